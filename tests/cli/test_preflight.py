@@ -223,6 +223,12 @@ def test_a_server_is_told_what_its_labels_are(here, run_cli):
     assert not (here / "run").exists()
 
 
+def test_rows_that_are_not_aligned_keep_their_order(here, run_cli):
+    path = a_server(here, align="none", settings={"split": "first"})
+    said = run_cli("check", "--config", path)
+    assert said.code == 0, said.out
+
+
 @pytest.mark.parametrize(
     ("values", "fragment"),
     [
@@ -230,6 +236,7 @@ def test_a_server_is_told_what_its_labels_are(here, run_cli):
         ({"data": "absent.csv"}, "must exist"),
         ({"settings": {"scale": "none"}}, "every party's own"),
         ({"settings": {"equal_rows": "distinct"}}, "must be together or apart"),
+        ({"settings": {"split": "first"}}, "come in a secret order"),
         ({"settings": {"loss": "huber"}}, "'loss' setting"),
         ({"method": "best"}, "best"),
         ({"id": None}, "id"),

@@ -119,7 +119,7 @@ def check_server(config: ServerConfig) -> check.TableReport:
             return check.nothing_read(stem, problems, config.label)
         attempt(lambda: parse_address(config.listen, secure=True))
         dataset = table.dataset
-        settings = attempt(lambda: resolve_settings(config, dataset))
+        settings = attempt(lambda: resolve_settings(config, table))
         ids = table.ids
         own = None if ids is None else attempt(lambda: Ids(ids, config.id or "id"))
         if ids is None or own is not None:  # what a run lacks for alignment

@@ -100,7 +100,7 @@ class ServerProcess:
         self.table = table
         self.hub = hub
         self.status = status
-        self.settings = resolve_settings(config, table.dataset)
+        self.settings = resolve_settings(config, table)
         self.device = resolve_device(config.device)
         self.header = bare_header(
             self.settings,

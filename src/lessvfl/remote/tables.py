@@ -251,8 +251,9 @@ def _split(
     return np.flatnonzero(~table.is_test), np.flatnonzero(table.is_test)
 
 
-def resolve_settings(config: ServerConfig, dataset: Dataset) -> Settings:
+def resolve_settings(config: ServerConfig, table: LabelTable) -> Settings:
     """Return the settings of a run with these labels, or refuse what is not its own."""
+    dataset = table.dataset
     for name in NOT_THE_SERVERS:
         if name in config.settings:
             raise ConfigError(
@@ -261,6 +262,13 @@ def resolve_settings(config: ServerConfig, dataset: Dataset) -> Settings:
             )
     found = profiles.resolve(config.method, config.profile, dataset, config.settings)
     refuse_whole_rows(found)
+    is_last = found.data.split == "first" and table.is_test is None
+    if is_last and config.align != "none":
+        raise ConfigError(
+            f"With align {config.align} the 'split' setting must be stratified: common "
+            "rows come in a secret order, in which the last are no later than others. "
+            "Got 'first'."
+        )
     data.check_labels(dataset, found.labels)
     return found
 
