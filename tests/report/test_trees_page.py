@@ -53,6 +53,15 @@ def test_a_run_counts_its_trees() -> None:
     assert "trees" not in a_run("plain", train_epochs=1).numbers
 
 
+def test_a_run_counts_trees_at_one_party_each() -> None:
+    run = a_run("vprf", trees=6, select_trees=0, leaves=4)
+    nets: dict[str, Any] = {party.name: party.net for party in run.model.parties}
+    own = {name: len(net.splits.rules) for name, net in nets.items()}
+    found = run.numbers["trees"]
+    assert found == {"count": 6, "leaves": sum(own.values()) + 6, "splits": own}
+    assert min(own.values()) > 0
+
+
 def test_pages_speak_of_trees_and_splits(between_machines) -> None:
     record = RunRecord.read(between_machines / "server")
     words = text_of(run_page(record))

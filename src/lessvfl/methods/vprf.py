@@ -43,6 +43,7 @@ from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import PartyPlan, QueryPlan
 from lessvfl.core.trees.ensemble import TreeEnsemble, TreeSettings
+from lessvfl.core.trees.tree import LEAF
 from lessvfl.core.trees.votes import VoteSum
 from lessvfl.methods.base import Method
 from lessvfl.methods.counting import check_dealers
@@ -109,6 +110,12 @@ def share_of(n_trees: int, place: int, n_parties: int) -> int:
     return max(1, (n_trees + n_parties - 1 - place) // n_parties)
 
 
+def size_of(trees: TreeEnsemble) -> tuple[int, int]:
+    """Return how many trees there are, and how many splits they have."""
+    splits = (int((tree.owner != LEAF).sum()) for some in trees.trees for tree in some)
+    return len(trees.trees), sum(splits)
+
+
 def run(
     parties: Parties,
     fusion: Network,
@@ -147,9 +154,9 @@ def run(
     grown = grow(Phase.TRAIN)
     together(parties, holders, lambda own: own.give(grown[own]))
     n_outputs, outputs = targets.n_outputs, None
-    counts = dict.fromkeys(parties.names, 0)
-    counts |= {holder.name: len(trees.trees) for holder, trees in grown.items()}
-    like, places = fusion.input_weights, list(counts.values())
+    sizes = dict.fromkeys(parties.names, (0, 0))
+    sizes |= {holder.name: size_of(trees) for holder, trees in grown.items()}
+    like, places = fusion.input_weights, list(sizes.values())
     found = VoteSum.of(places, labels.task, n_outputs, like)
     if config.secret == "sharing":
         votes = count(parties, holders, n_outputs).to(like.device)

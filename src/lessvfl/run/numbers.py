@@ -26,6 +26,7 @@ from lessvfl.core.network import Network
 from lessvfl.core.party_data import Outcome
 from lessvfl.core.power import Sight, correlation_of
 from lessvfl.core.trees.networks import TreeSum
+from lessvfl.core.trees.votes import VoteSum
 from lessvfl.data import PartyTable, Problem, class_counts
 from lessvfl.run.profiles import Settings
 from lessvfl.terms import MEASURES, Event, Task
@@ -245,10 +246,13 @@ def server_numbers(
 
 def trees_of(net: Network, server: Parties) -> dict[str, Any]:
     """Return how large the trees of the server are, nothing where it has a network."""
-    if not isinstance(net, TreeSum):
+    if isinstance(net, TreeSum):
+        sizes = [server.sizes[name] for name in server.names]
+        n_trees, splits = len(net.roots), net.splits_of(sizes)
+    elif isinstance(net, VoteSum):
+        n_trees, splits = int(net.counts.sum()), net.splits.tolist()
+    else:
         return {}
-    sizes = [server.sizes[name] for name in server.names]
-    n_trees, splits = len(net.roots), net.splits_of(sizes)
     return {
         "trees": {
             "count": n_trees,

@@ -98,19 +98,22 @@ class VoteSum(GrownNetwork):
     """The server's side: votes of all parties, added up."""
 
     counts: Tensor  # (parties,), trees of each
+    splits: Tensor  # (parties,), splits of these
     shares: Tensor  # (), as of a TreeSum
     weights: Tensor  # (1, 1, parties x K), all 1
 
     @classmethod
     def of(
-        cls, counts: Sequence[int], task: Task, n_outputs: int, like: Tensor
+        cls, sizes: Sequence[tuple[int, int]], task: Task, n_outputs: int, like: Tensor
     ) -> VoteSum:
-        """Return the sum of votes for a task."""
+        """Return the sum of votes for a task, by parties with so many trees, splits."""
         device = like.device
+        counts, splits = torch.tensor(sizes, dtype=torch.long, device=device).T
         return cls(
-            torch.tensor(counts, dtype=torch.long, device=device),
+            counts,
+            splits,
             torch.tensor(is_mean_of(task), device=device),
-            like.new_ones(1, 1, len(counts) * n_outputs),
+            like.new_ones(1, 1, len(sizes) * n_outputs),
         )
 
     @property
@@ -151,14 +154,15 @@ class VoteSum(GrownNetwork):
 
     def state(self) -> dict[str, Tensor]:
         """Return all of it as tensors."""
-        own = {"counts": self.counts, "shares": self.shares}
+        own = {"counts": self.counts, "splits": self.splits, "shares": self.shares}
         return {**own, "weights": self.weights[0]}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> VoteSum:
         """Return what :meth:`state` gave; refuse what does not fit together."""
-        counts, weights = state["counts"], state["weights"]
+        counts, splits, weights = (state[n] for n in ("counts", "splits", "weights"))
         n_parties = len(counts)
-        if n_parties == 0 or weights.shape[1] % n_parties or bool((counts < 0).any()):
+        fits = n_parties == len(splits) > 0 and weights.shape[1] % n_parties == 0
+        if not fits or bool((counts < 0).any() | (splits < 0).any()):
             raise ValueError("arrays of trees that do not fit together")
-        return cls(counts, state["shares"], weights.unsqueeze(0))
+        return cls(counts, splits, state["shares"], weights.unsqueeze(0))
