@@ -150,6 +150,21 @@ class GrowthConfig(Joint):
 
 
 @dataclass(frozen=True)
+class DeepGrowth(GrowthConfig):
+    """Settings of the trees of a forest: deeper ones, of small leaves."""
+
+    leaves: int = settings.setting(
+        settings.an_int(2), 1024, "the most leaves of a tree"
+    )
+    tree_depth: int = settings.setting(
+        settings.an_int(1), 12, "the most splits on the way to a leaf"
+    )
+    least_rows: int = settings.setting(
+        settings.an_int(1), 5, "the fewest rows of a leaf"
+    )
+
+
+@dataclass(frozen=True)
 class TreeConfig(GrowthConfig):
     """Settings of trees, and of selection against scrambled copies."""
 

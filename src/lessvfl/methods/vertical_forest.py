@@ -8,25 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lessvfl import settings
 from lessvfl.methods.base import Method
 from lessvfl.methods.tree_party import TreeParty
-from lessvfl.methods.trees import TreeConfig, grow_trees
+from lessvfl.methods.trees import DeepGrowth, TreeConfig, grow_trees
 
 
 @dataclass(frozen=True)
-class Config(TreeConfig):
+class Config(DeepGrowth, TreeConfig):
     """Settings of a forest."""
-
-    leaves: int = settings.setting(
-        settings.an_int(2), 1024, "the most leaves of a tree"
-    )
-    tree_depth: int = settings.setting(
-        settings.an_int(1), 12, "the most splits on the way to a leaf"
-    )
-    least_rows: int = settings.setting(
-        settings.an_int(1), 5, "the fewest rows of a leaf"
-    )
 
 
 METHOD = Method(

@@ -48,7 +48,7 @@ from lessvfl.core.trees.votes import VoteSum
 from lessvfl.methods.base import Method
 from lessvfl.methods.counting import check_dealers
 from lessvfl.methods.tree_queries import STAGE, Phase, TreeQuery
-from lessvfl.methods.trees import GrowthConfig, targets_of
+from lessvfl.methods.trees import DeepGrowth, targets_of
 from lessvfl.methods.vprf_party import VprfParty
 from lessvfl.methods.vprf_queries import VotingHolder, count, in_means, together
 from lessvfl.terms import Event, Observer
@@ -59,18 +59,9 @@ VOTED = 2  # times that a row's votes leave, in the clear at most
 
 
 @dataclass(frozen=True)
-class Config(GrowthConfig):
+class Config(DeepGrowth):
     """Settings of a forest whose trees lie at one party each."""
 
-    leaves: int = settings.setting(
-        settings.an_int(2), 1024, "the most leaves of a tree"
-    )
-    tree_depth: int = settings.setting(
-        settings.an_int(1), 12, "the most splits on the way to a leaf"
-    )
-    least_rows: int = settings.setting(
-        settings.an_int(1), 5, "the fewest rows of a leaf"
-    )
     select_trees: int = settings.setting(
         settings.an_int(), 20, "trees that rate features first; 0: no selection"
     )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -123,15 +123,32 @@ def _ratio(own: list[Any], pooled: list[Any]) -> str:
     return f"{ours / theirs:.1f}"
 
 
+class PooledCells(NamedTuple):
+    """The cells of all parties side by side, as trees see them."""
+
+    train: NDArray[np.float64]
+    test: NDArray[np.float64]
+    categorical: NDArray[np.bool_]  # of every column
+
+    @classmethod
+    def of(cls, problem: Problem) -> PooledCells:
+        """Put the columns of parties together."""
+        own = [CellColumns.fit(p.X_train, p.groups) for p in problem.parties]
+        both = list(zip(own, problem.parties, strict=True))
+        return cls(
+            np.hstack([cells.cells(p.X_train) for cells, p in both]),
+            np.hstack([cells.cells(p.X_test) for cells, p in both]),
+            np.concatenate([cells.categorical for cells in own]),
+        )
+
+
 def alone(problem: Problem, config: GrowthConfig, seed: int) -> float:
     """Return the seconds of trees of one holder of all columns, without messages."""
-    own = [CellColumns.fit(p.X_train, p.groups) for p in problem.parties]
-    both = zip(own, problem.parties, strict=True)
-    X: NDArray[np.float64] = np.hstack([cells.cells(p.X_train) for cells, p in both])
-    has_no_order = np.concatenate([cells.categorical for cells in own])
+    table = PooledCells.of(problem)
     targets = TreeTargets.of(problem.y_train, problem.task, problem.weight)
     began = time.perf_counter()
-    holder = ColumnHolder.of(X, config.bins, np.flatnonzero(has_no_order).tolist())
+    has_no_order = np.flatnonzero(table.categorical).tolist()
+    holder = ColumnHolder.of(table.train, config.bins, has_no_order)
     growth = config.growth(Phase.TRAIN, seed)
     fit(EnsembleGrower(LocalHolders([holder]), targets, growth))
     return time.perf_counter() - began
@@ -148,10 +165,7 @@ def _difference(own: list[Any], pooled: list[Any]) -> str:
 
 def pooled(problem: Problem, n_trees: int) -> tuple[torch.Tensor, float]:
     """Return the logits of scikit-learn's trees, (1, n, K), and seconds of growth."""
-    own = [CellColumns.fit(p.X_train, p.groups) for p in problem.parties]
-    both = list(zip(own, problem.parties, strict=True))
-    X: NDArray[np.float64] = np.hstack([cells.cells(p.X_train) for cells, p in both])
-    X_test = np.hstack([cells.cells(p.X_test) for cells, p in both])
+    table = PooledCells.of(problem)
     is_number = problem.task == "regression"
     made = (
         HistGradientBoostingRegressor if is_number else HistGradientBoostingClassifier
@@ -163,18 +177,18 @@ def pooled(problem: Problem, n_trees: int) -> tuple[torch.Tensor, float]:
         min_samples_leaf=LEAST_ROWS,
         learning_rate=RATE,
         early_stopping=False,
-        categorical_features=np.concatenate([cells.categorical for cells in own]),
+        categorical_features=table.categorical,
     )
     with threadpool_limits(1):
         began = time.perf_counter()
-        model.fit(X, problem.y_train, sample_weight=problem.weight)
+        model.fit(table.train, problem.y_train, sample_weight=problem.weight)
         seconds = time.perf_counter() - began
         if is_number:
-            out = model.predict(X_test)[:, None]
+            out = model.predict(table.test)[:, None]
         elif problem.task == "binary":
-            out = model.decision_function(X_test)[:, None]
+            out = model.decision_function(table.test)[:, None]
         else:
-            out = np.full((len(X_test), problem.n_classes), np.log(TINY))
-            shares = model.predict_proba(X_test).clip(TINY)
+            out = np.full((len(table.test), problem.n_classes), np.log(TINY))
+            shares = model.predict_proba(table.test).clip(TINY)
             out[:, model.classes_.astype(int)] = np.log(shares)
     return torch.as_tensor(out).unsqueeze(0), seconds
