@@ -29,14 +29,14 @@ from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.party_data import cut_columns
 from lessvfl.core.plans import PART, SECRET
 from lessvfl.data import Scratch, Table, are_all
-from lessvfl.errors import LessVFLError, PolicyError, ProtocolError
+from lessvfl.errors import PolicyError, ProtocolError
 from lessvfl.remote.align import Ids, PartyAligner
 from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import Home, versions
 from lessvfl.remote.policy import PolicyChecker, planned
-from lessvfl.remote.requests import Prepared, SeedRows
+from lessvfl.remote.requests import Prepared, SeedRows, in_a_sentence
 from lessvfl.remote.seed import SERVER, SeedRun, encode, party_record
 from lessvfl.remote.session import (
     Aligned,
@@ -169,16 +169,8 @@ class PartyProcess:
         """Answer one message of the server's; every message costs a round."""
         self.budget.spend_round()
         self.status.allow(*self.budget.left())
-        try:
+        with in_a_sentence(self.name):
             return self._handle(message)
-        except (LessVFLError, OSError):
-            raise
-        except Exception as error:  # a message that no honest server sends
-            log.debug("a message cannot be answered", exc_info=True)
-            raise ProtocolError(
-                f"Party '{self.name}' cannot do what it was asked. Got "
-                f"{type(error).__name__}: {error}"
-            ) from error
 
     def _handle(self, message: Any) -> control.Align | control.Agreed | messages.Reply:
         match message:

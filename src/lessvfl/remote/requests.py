@@ -7,18 +7,38 @@ or the party's policy do not have is refused.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lessvfl.core.plans import QueryPlan, TrainPlan, are_alike
 from lessvfl.data import Encoding, Places
-from lessvfl.errors import PolicyError, ProtocolError
+from lessvfl.errors import LessVFLError, PolicyError, ProtocolError
 from lessvfl.party import Party
 from lessvfl.remote.policy import PolicyChecker
+from lessvfl.terms import PartyId
 from lessvfl.wire import messages
 from lessvfl.wire.coding import BITS
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def in_a_sentence(party: PartyId) -> Iterator[None]:
+    """Put whatever a message leads to that no honest server sends into a sentence."""
+    try:
+        yield
+    except (LessVFLError, OSError):
+        raise
+    except Exception as error:
+        log.debug("a message cannot be answered", exc_info=True)
+        raise ProtocolError(
+            f"Party '{party}' cannot do what it was asked. Got "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 @dataclass

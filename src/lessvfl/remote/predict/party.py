@@ -28,7 +28,7 @@ from lessvfl.core.lifted import find_factory
 from lessvfl.core.protocol import expect
 from lessvfl.core.trees.networks import HALF, Splits
 from lessvfl.data import Frame
-from lessvfl.errors import ConfigError, LessVFLError, PolicyError, ProtocolError
+from lessvfl.errors import ConfigError, PolicyError, ProtocolError
 from lessvfl.remote.align import Ids, PartyAligner, keys
 from lessvfl.remote.align.messages import padded
 from lessvfl.remote.align.psi import POINT_BYTES
@@ -37,6 +37,7 @@ from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.predict.journal import Journal
+from lessvfl.remote.requests import in_a_sentence
 from lessvfl.remote.session import (
     Aligned,
     Connected,
@@ -131,30 +132,26 @@ class PredictingParty:
         return control.Hello(self.name, self.config.threads, "cpu", versions())
 
     def handle(self, message: Any) -> Any:
-        """Answer one message of the server's."""
+        """Answer one message of the server's, or decline to."""
         try:
-            match message:
-                case control.Open():
-                    self._count_open()
-                    return self._open(message)
-                case control.Align(data):
-                    return self._align(data)
-                case control.Ask(rows):
-                    return self._answer(rows)
-                case messages.Query(stage="predict"):
-                    return self._answer_hidden(message)
+            with in_a_sentence(self.name):
+                return self._handle(message)
         except PolicyError as error:  # the next request may be answered
             log.warning("%s", error)
             self._note("declined", type(message).__name__.lower())
             return control.Declined(error.public)
-        except (LessVFLError, OSError):
-            raise
-        except Exception as error:  # a message that no honest server sends
-            log.debug("a message cannot be answered", exc_info=True)
-            raise ProtocolError(
-                f"Party '{self.name}' cannot do what it was asked. Got "
-                f"{type(error).__name__}: {error}"
-            ) from error
+
+    def _handle(self, message: Any) -> Any:
+        match message:
+            case control.Open():
+                self._count_open()
+                return self._open(message)
+            case control.Align(data):
+                return self._align(data)
+            case control.Ask(rows):
+                return self._answer(rows)
+            case messages.Query(stage="predict"):
+                return self._answer_hidden(message)
         raise ProtocolError(
             f"Party '{self.name}' must be asked for predictions. Got "
             f"{type(message).__name__}."
