@@ -53,6 +53,7 @@ from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.server import ServerProcess
 from lessvfl.run.record import RunRecord
 from lessvfl.wire import codec, connection, dial, flight
+from lessvfl.wire import hub as hub_module
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Busy, Farewell, Finish, Hello, Refusal
 from lessvfl.wire.line import HubRules
@@ -356,6 +357,30 @@ def test_who_owes_a_reply_hears_why_a_run_ends():
         assert codec.decode(listen()).message == Refusal("lost", "A party stays away.")
     for thread in (asked, closing):
         thread.join(20)
+
+
+def test_two_threads_may_close_at_once(monkeypatch):
+    stops, stop = [], flight.FlightHub.stop
+
+    def noted(hub):
+        stops.append(hub)
+        time.sleep(0.2)
+        stop(hub)
+
+    monkeypatch.setattr(flight.FlightHub, "stop", noted)
+    start_thread = hub_module.start_thread
+
+    def slowly(*what):
+        time.sleep(0.2)
+        return start_thread(*what)
+
+    monkeypatch.setattr(hub_module, "start_thread", slowly)
+    with a_hub() as hub:
+        threads = [InThread(hub.close) for _ in range(2)]
+        for thread in threads:
+            thread.join(20)
+            assert thread.error is None
+    assert stops == [hub]
 
 
 # ---------------------------------------------------------------------- signs of life

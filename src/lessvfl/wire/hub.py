@@ -435,12 +435,14 @@ class Hub:
                 start_thread("lessvfl-farewell", line.say_last)
         for line in lines:
             line.ended.wait(max(0.0, end - time.monotonic()))
-        if self._stopping is None:
-            self._stopping = start_thread("lessvfl-shutdown", self.stop)
-        if self._stopping is None:
+        with self._changed:  # whoever closes first: a second stop finds nothing open
+            if self._stopping is None:
+                self._stopping = start_thread("lessvfl-shutdown", self.stop)
+            stopping = self._stopping
+        if stopping is None:
             return False
-        self._stopping.join(max(0.2, end - time.monotonic()))
-        return not self._stopping.is_alive()
+        stopping.join(max(0.2, end - time.monotonic()))
+        return not stopping.is_alive()
 
 
 def _unexpected(name: str) -> Refusal:
