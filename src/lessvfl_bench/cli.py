@@ -71,6 +71,9 @@ BENCHMARKS = {
     "verdicts": Benchmark(
         "studies.verdicts:Verdicts", "Needed or not, and with ten times the rows."
     ),
+    "joint": Benchmark(
+        "studies.joint:JointModel", "The joint model beside others on its columns."
+    ),
     "trees": Benchmark(
         "studies.trees:TreeComparison", "Boosted trees beside scikit-learn's, pooled."
     ),

@@ -1,0 +1,182 @@
+"""The joint model beside what anybody would fit to the columns that it keeps."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from lessvfl import data
+from lessvfl.core import metrics
+from lessvfl.data import Problem
+from lessvfl.report.parts import markdown_table
+from lessvfl.run import profiles, simulate
+from lessvfl_bench.equal.cells import PARTIES
+from lessvfl_bench.shapes import held_out, models
+from lessvfl_bench.shapes.run import BY_SHARES
+from lessvfl_bench.study import NameList, NumberList, Study, mean, option
+
+DATA = (
+    *("credit", "phishing", "rosmap", "pcmac", "arcene"),
+    *("mfeat", "activity_time265", "isolet1", "tox171"),
+)
+RARE = ("3.5 % positive", "1 % positive")
+SHAPE = "shape: "
+LINEAR, BOOSTED = BOTH = ("LR", "HGB")
+STRENGTHS = np.logspace(-4, 2, 7)  # of C, which is cross-validated
+N_FOLDS = 5
+NEAR = 0.01  # of AUC, below gradient boosting
+SCORES = ("auc", "balanced_accuracy")
+MIB = 2**20
+TINY = 1e-300  # where a probability is none
+
+
+@dataclass(frozen=True)
+class JointModel(Study):
+    """The joint model beside logistic regression and gradient boosting.
+
+    Both are fitted to the pooled columns that the run kept, and to all columns:
+    logistic regression standardised, its C cross-validated on training rows by the log
+    loss, and scikit-learn's HistGradientBoosting as it comes. Nothing is planted. A
+    joint model passes where its AUC is not below logistic regression's by more than two
+    standard errors over seeds, and not below boosting's by more than 0.01.
+    """
+
+    data: NameList = option(DATA, "By name or file.")
+    shapes: NameList = option(RARE, "Made-up tables, as in 'lessvfl bench shapes'.")
+    seeds: NumberList = option((0, 1, 2, 3, 4), "One split of rows each.")
+    method: str = option("less-vfl-auto", "See 'lessvfl methods'.")
+    data_dir: Path | None = option(None, "Folder of local data sets (LESSVFL_DATA).")
+    smallest: ClassVar = {"data": ("breast-cancer",), "shapes": (), "seeds": (0, 1)}
+
+    @property
+    def places(self) -> list[str]:
+        """Return data sets and shapes by their names."""
+        return [*self.data, *(f"{SHAPE}{name}" for name in self.shapes)]
+
+    def cases(self) -> list[tuple[str, int]]:
+        """Return place and seed."""
+        return [(place, seed) for place in self.places for seed in self.seeds]
+
+    def measure(self, case: tuple[str, int]) -> dict[str, Any]:
+        """Run the method on one split of rows, and fit the others to its columns."""
+        place, seed = case
+        parties: Any
+        if place.startswith(SHAPE):
+            shape = held_out.make(place.removeprefix(SHAPE), seed)
+            dataset, parties, is_rare = shape.dataset, shape.sizes, shape.is_rare
+        else:
+            dataset, is_rare = data.load(place, data_dir=self.data_dir), False
+            parties = PARTIES.get(place)
+        given = BY_SHARES if is_rare else {}
+        own = profiles.resolve(self.method, "default", dataset, given)
+        (done,) = simulate.simulate(simulate.Job(dataset, own, parties), [seed])
+        numbers, problem = done.numbers, done.problem
+        kept = {name for p in numbers["features"].values() for name in p["kept"]}
+        sent = numbers["communication"]
+        found: dict[str, Any] = {
+            "joint": {score: numbers[score]["final"] for score in SCORES},
+            "n_kept": len(kept),
+            "n_features": problem.n_features,
+            "rows": len(problem.y_train),
+            "mib": sum(sent["payload_bytes"].values()) / MIB,
+            "rounds": sent["rounds"],
+        }
+        for name in BOTH:
+            for columns, chosen in (("kept", kept), ("all", None)):
+                scores = fitted_scores(problem, name, chosen, is_rare)
+                found[f"{name} {columns}"] = scores
+        return found
+
+    def lines(self, found: Mapping[Any, Any]) -> Iterator[str]:
+        """Yield a row for every place, in two tables: AUC and balanced accuracy."""
+        others = [f"{name} {columns}" for columns in ("kept", "all") for name in BOTH]
+        tables: dict[str, list[list[str]]] = {score: [] for score in SCORES}
+        for place in self.places:
+            runs = [found[place, seed] for seed in self.seeds]
+            for score, rows in tables.items():
+                own = [run["joint"][score] for run in runs]
+                row = [place, f"{runs[0]['rows']:,}", f"{mean(runs, 'n_kept'):.0f}"]
+                row.append(f"{statistics.fmean(own):.4f}")
+                row += [
+                    f"{statistics.fmean(run[name][score] for run in runs):.4f}"
+                    for name in others
+                ]
+                if score == "auc":
+                    row += [_less(runs, f"{name} kept") for name in BOTH]
+                    row += [verdict(runs), f"{mean(runs, 'mib'):.3f}"]
+                    row.append(f"{mean(runs, 'rounds'):.0f}")
+                rows.append(row)
+        first = ["data", "rows", "kept", "joint", *others]
+        less = [f"joint less {name} kept" for name in BOTH]
+        yield from ("AUC:", "")
+        heads = [*first, *less, "passes", "MiB", "rounds"]
+        yield from markdown_table(heads, tables["auc"])
+        yield from ("", "Balanced accuracy:", "")
+        yield from markdown_table(first, tables["balanced_accuracy"])
+
+
+def _differences(runs: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float]:
+    """Return by how much AUC differs in the mean over seeds, and its error."""
+    each = np.array([run["joint"]["auc"] - run[name]["auc"] for run in runs])
+    error = each.std(ddof=1) / np.sqrt(len(each)) if len(each) > 1 else 0.0
+    return float(each.mean()), float(error)
+
+
+def _less(runs: Sequence[Mapping[str, Any]], name: str) -> str:
+    difference, error = _differences(runs, name)
+    return f"{difference:+.4f} ± {error:.4f}"
+
+
+def verdict(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Say whether a joint model is as good as both others on its columns."""
+    less, error = _differences(runs, f"{LINEAR} kept")
+    below = [LINEAR] if less < -2 * error else []
+    less, _ = _differences(runs, f"{BOOSTED} kept")
+    below += [BOOSTED] if less < -NEAR else []
+    return f"no: {', '.join(below)}" if below else "yes"
+
+
+def fitted_scores(
+    problem: Problem, name: str, features: set[str] | None, is_rare: bool
+) -> dict[str, float]:
+    """Return the test scores of a model on pooled columns, some or all of them."""
+    X, X_test = models.side_by_side(problem, features)
+    n_test, several = len(problem.y_test), problem.task == "multiclass"
+    z = np.zeros((n_test, problem.n_classes if several else 1))
+    if X.shape[1]:
+        model = _model(name, problem, "balanced" if is_rare else None)
+        with threadpool_limits(1):
+            model.fit(X, problem.y_train)
+            if several:
+                z += np.log(TINY)  # of classes without a training row
+                shares = model.predict_proba(X_test).clip(TINY)
+                z[:, model.classes_.astype(int)] = np.log(shares)
+            else:
+                z[:, 0] = model.decision_function(X_test)
+    y = torch.as_tensor(problem.y_test).long().unsqueeze(0)
+    out = torch.as_tensor(z).unsqueeze(0)
+    found = metrics.measure(out, y, problem.task, names=SCORES)
+    return {score: float(value) for score, value in found.items()}
+
+
+def _model(name: str, problem: Problem, weight: str | None) -> Any:
+    if name == BOOSTED:
+        return HistGradientBoostingClassifier(random_state=0, class_weight=weight)
+    _, counts = np.unique(problem.y_train, return_counts=True)
+    n_folds = max(2, min(N_FOLDS, int(counts.min())))
+    folds = StratifiedKFold(n_folds, shuffle=True, random_state=0)
+    logistic = LogisticRegression(max_iter=500, class_weight=weight)
+    search = GridSearchCV(logistic, {"C": STRENGTHS}, scoring="neg_log_loss", cv=folds)
+    return make_pipeline(StandardScaler(), search)
