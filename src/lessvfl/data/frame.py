@@ -362,6 +362,12 @@ class DataConfig(Section):
     test_share: float = setting(
         a_float(0.0, 0.9), 0.2, "share of the rows used for test"
     )
+    split_seed: int | None = setting(
+        or_none(an_int()),
+        None,
+        "seed of rows and planted columns; none: each run's own; given: seeds differ "
+        "in networks and steps alone, as those of an ensemble do",
+    )
     scale: str = setting(
         one_of("auto", "standardize", "global", "none"),
         "auto",
@@ -403,3 +409,7 @@ class DataConfig(Section):
         "share of the training rows that all parties have, drawn by the seed; of the "
         "others each has its own columns alone, without labels",
     )
+
+    def row_seed(self, seed: int) -> int:
+        """Return the seed that decides on the rows of a run."""
+        return seed if self.split_seed is None else self.split_seed

@@ -161,6 +161,7 @@ def prepare(
     >>> [party.features for party in problem.parties]
     [('x0', 'x1', 'spurious_party0_0'), ('x2',)]
     """
+    seed = config.row_seed(seed)
     count, X = dataset.own_parties if parties is None else parties, dataset.X
     dealt = split.deal_columns(X.names, count, config, seed, X.unused)
     shares = plant.shares_of(spurious, len(dealt))

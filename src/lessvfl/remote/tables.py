@@ -227,7 +227,8 @@ class SeedLabels:
         """Split the common rows; large arrays are mapped from disk."""
         dataset = table.dataset
         blocks = data.find_blocks(dataset, settings.data)
-        train, test = map(on.keep, _split(table, settings, seed, blocks))
+        row_seed = settings.data.row_seed(seed)
+        train, test = map(on.keep, _split(table, settings, row_seed, blocks))
         rows = data.label_rows(dataset, train, test, blocks)
         found = data.labels_alone(dataset, rows, settings.data, settings.labels)
         y_train, y_test = on.keep(found.y_train), on.keep(found.y_test)

@@ -1,0 +1,182 @@
+"""Models of several seeds as one: networks side by side, whose outputs are averaged.
+
+Layers side by side are one network again: a party's takes the features that any seed
+kept and gives the components of all of them, and the server's averages what the seeds'
+own say. So whatever takes a model takes an ensemble too. The seeds must have been
+trained on the same rows, so that columns are prepared in the same way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from lessvfl.core.network import MLP, Network
+from lessvfl.data import Encoding
+from lessvfl.data.column import EncodedColumn
+from lessvfl.errors import ConfigError
+from lessvfl.run.fitted import FittedModel, FittedParty, FittedServer
+from lessvfl.run.network_files import Shape
+from lessvfl.terms import PartyId
+
+S = TypeVar("S", bound=FittedServer)
+ALIKE = ("task", "label_names", "party_names", "label_shift", "label_scale")
+
+
+def merge_parties(seeds: Sequence[FittedParty]) -> FittedParty:
+    """Return one party's networks of several seeds as one."""
+    first, layers = seeds[0], [_layers(seed) for seed in seeds]
+    columns = _columns(seeds)
+    encoding = Encoding(first.name, tuple(columns.values()))
+    widths = [column.width for column in columns.values()]
+    *begins, n_inputs = itertools.accumulate([0, *widths])
+    starts = dict(zip(columns, begins, strict=True))
+    for seed, own in zip(seeds, layers, strict=True):
+        places = [
+            starts[column.name] + place
+            for column in seed.encoding.columns
+            for place in range(column.width)
+        ]
+        own[0] = (_spread(own[0][0], places, n_inputs), own[0][1])
+    net = _side_by_side(layers, seeds[0].net)
+    kept = encoding.features
+    constant = None
+    if all(seed.constant is not None for seed in seeds):
+        constant = net(torch.zeros(1, 1, n_inputs, dtype=net.weights[0].dtype))[0, 0]
+        constant = constant.detach()
+    known = dict.fromkeys(name for seed in seeds for name in seed.removed)
+    return FittedParty(
+        first.name,
+        kept,
+        tuple(name for name in known if name not in kept),
+        encoding,
+        net,
+        Shape.of(net, None, n_inputs, (), ()),
+        constant,
+    )
+
+
+def merge_servers(seeds: Sequence[S]) -> S:
+    """Return fusion networks of several seeds as one that averages what they say."""
+    first = seeds[0]
+    for name in ALIKE:
+        if any(getattr(seed, name) != getattr(first, name) for seed in seeds):
+            raise _unlike(f"'{name}'")
+    sizes = [sum(seed.sizes[p] for seed in seeds) for p in range(len(first.sizes))]
+    begins = [*itertools.accumulate([0, *sizes])]
+    layers = []
+    for seed in seeds:
+        own = _plain_layers(seed.fusion)
+        places: list[int] = []
+        for p, size in enumerate(seed.sizes):
+            places += range(begins[p], begins[p] + size)
+            begins[p] += size
+        own[0] = (_spread(own[0][0], places, sum(sizes)), own[0][1])
+        layers.append(own)
+    fusion = _side_by_side(layers, first.fusion, average=True)
+    return dataclasses.replace(
+        first,
+        sizes=tuple(sizes),
+        fusion=fusion,
+        fusion_shape=Shape.of(fusion, None, sum(sizes), (), ()),
+        means=_joined([seed.means for seed in seeds]),
+        constants=_joined([seed.constants for seed in seeds]),
+    )
+
+
+def merge_models(seeds: Sequence[FittedModel]) -> FittedModel:
+    """Return models of several seeds as one."""
+    every = zip(*(seed.parties for seed in seeds), strict=True)
+    parties = tuple(merge_parties(one) for one in every)
+    return dataclasses.replace(merge_servers(seeds), parties=parties)
+
+
+# ------------------------------------------------------------------------------- layers
+
+Layer = tuple[Tensor, Tensor]  # weights (out, in) and biases (out,)
+
+
+def _unlike(what: str) -> ConfigError:
+    return ConfigError(
+        "The seeds of an ensemble must have been trained on the same rows, with "
+        f"'ensemble'. Got others: they differ in {what}."
+    )
+
+
+def _plain_layers(net: Network) -> list[Layer]:
+    if not isinstance(net, MLP):
+        raise ConfigError(
+            "An ensemble is made of the networks that lessvfl makes itself. Got "
+            f"{type(net).__name__}."
+        )
+    with torch.no_grad():
+        pairs = zip(net.weights, net.biases, strict=True)
+        return [(w[0].clone(), b[0].clone()) for w, b in pairs]
+
+
+def _layers(party: FittedParty) -> list[Layer]:
+    """Return a party's layers; one that kept nothing gives its constant."""
+    layers = _plain_layers(party.net)
+    if party.constant is not None:
+        last, _ = layers[-1]
+        layers[-1] = (
+            last.new_zeros(len(party.constant), last.shape[1]),
+            party.constant,
+        )
+    return layers
+
+
+def _columns(seeds: Sequence[FittedParty]) -> dict[str, EncodedColumn]:
+    """Return the columns that any seed takes; they must be prepared alike."""
+    by_feature: dict[str, dict[str, EncodedColumn]] = {}
+    for seed in seeds:
+        for column in seed.encoding.columns:
+            known = by_feature.setdefault(column.feature, {})
+            if known.setdefault(column.name, column) != column:
+                raise _unlike(f"column '{column.name}' of party '{seed.name}'")
+    return {name: c for own in by_feature.values() for name, c in own.items()}
+
+
+def _spread(weights: Tensor, places: Sequence[int], n_inputs: int) -> Tensor:
+    """Return weights of inputs at their places among more, zero elsewhere."""
+    wide = weights.new_zeros(len(weights), n_inputs)
+    wide[:, list(places)] = weights
+    return wide
+
+
+def _side_by_side(
+    networks: Sequence[Sequence[Layer]], like: Network, average: bool = False
+) -> MLP:
+    """Return networks of the same inputs as one, its outputs all theirs or the mean."""
+    assert isinstance(like, MLP)
+    n, depth = len(networks), len(networks[0])
+    weights, biases = [], []
+    for layer, every in enumerate(zip(*networks, strict=True)):
+        own = [w for w, _ in every]
+        bias = torch.cat([b for _, b in every])
+        if layer == 0:
+            whole = torch.cat(own)
+        else:
+            whole = torch.block_diag(*own)  # type: ignore[no-untyped-call]
+        if average and layer == depth - 1:
+            whole = whole.view(n, -1, whole.shape[1]).mean(dim=0)
+            bias = bias.view(n, -1).mean(dim=0)
+        weights.append(whole.unsqueeze(0))
+        biases.append(bias.unsqueeze(0))
+    return MLP(weights, biases, like.activation)
+
+
+def _joined(
+    of_seeds: Sequence[Mapping[PartyId, Tensor]],
+) -> dict[PartyId, Tensor]:
+    """Return what every seed has of a party, one after the other."""
+    return {
+        party: torch.cat([own[party] for own in of_seeds])
+        for party in of_seeds[0]
+        if all(party in own for own in of_seeds)
+    }
