@@ -7,6 +7,12 @@ from lessvfl.data.bin_names import BinNames
 from lessvfl.data.blocks import Blocks, equal_rows, find_blocks
 from lessvfl.data.column import Column, EncodedColumn, Finding
 from lessvfl.data.columns import changes, infer_columns, left_out_sentences, usable
+from lessvfl.data.dealing import (
+    features_of,
+    match_columns,
+    read_parties,
+    yaml_problem,
+)
 from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import (
     load_columns,
@@ -50,12 +56,6 @@ from lessvfl.data.readers import release_unused
 from lessvfl.data.roles import check_units, check_weights
 from lessvfl.data.sentinels import blank, marks_of, written_marks
 from lessvfl.data.sets import build, describe, is_file, load, names
-from lessvfl.data.split import (
-    features_of,
-    match_columns,
-    read_parties,
-    split_rows,
-    yaml_problem,
-)
+from lessvfl.data.split import split_rows
 from lessvfl.data.stored import Scratch, StoredTable, open_columns
 from lessvfl.data.table import array_of, columns_at, frame_of, from_arrays, in_memory

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data import plant, split
+from lessvfl.data import dealing, plant, split
 from lessvfl.data.blocks import Blocks, distinct, find_blocks, seen_share, some_blocks
 from lessvfl.data.columns import left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
@@ -118,7 +118,7 @@ def prepare(
     dataset: Dataset,
     config: DataConfig,
     *,
-    parties: split.PartySpec | None = None,
+    parties: dealing.PartySpec | None = None,
     spurious: float | Sequence[float] = 0.0,
     seed: int = 0,
     groups: Mapping[str, Sequence[str]] | None = None,
@@ -162,13 +162,13 @@ def prepare(
     [('x0', 'x1', 'spurious_party0_0'), ('x2',)]
     """
     count, X = dataset.own_parties if parties is None else parties, dataset.X
-    dealt = split.deal_columns(X.names, count, config, seed, X.unused)
+    dealt = dealing.deal_columns(X.names, count, config, seed, X.unused)
     shares = plant.shares_of(spurious, len(dealt))
-    feature_of = split.features_of(dealt, groups)
+    feature_of = dealing.features_of(dealt, groups)
     held = {name: usable(name, columns, X) for name, columns in dealt.items()}
     marks = marks_of(X, config.missing_values)
     warn_of_absent(X, config.missing_values)
-    used = set(split.owners(held))
+    used = set(dealing.owners(held))
     if config.equal_rows == "distinct":
         dataset = distinct(dataset, used, marks)
     blocks = find_blocks(dataset, config)
@@ -414,7 +414,7 @@ def _warn_constant(encodings: Sequence[Encoding]) -> None:
 def _notes(
     frame: Frame,
     held: Mapping[str, Sequence[str]],
-    parties: split.PartySpec,
+    parties: dealing.PartySpec,
     counts: CellCounts,
 ) -> tuple[str, ...]:
     """Return the sentences about what was done to the data on the way."""
@@ -422,7 +422,7 @@ def _notes(
     names = [*frame.names]
     if isinstance(parties, int):  # which deals no others
         names = [name for name in names if name not in frame.unused]
-    excluded = [*split.excluded_columns(names, parties)]
+    excluded = [*dealing.excluded_columns(names, parties)]
     if excluded:
         are = plural(len(excluded), "column is", "columns are")
         notes.append(f"{are} excluded by name: {listed(excluded)}.")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl import data
-from lessvfl.data import Dataset, Finding, Table, check, columns, relations, split
+from lessvfl.data import Dataset, Finding, Table, check, columns, dealing, relations
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.home import STATE
@@ -60,7 +60,7 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     own = data.blank(look.select(names), marks)
     found = data.changes(look, findings, names, config.max_categories)
     if held is not None:
-        excluded = split.excluded_columns(table.names, {name: patterns})
+        excluded = dealing.excluded_columns(table.names, {name: patterns})
         found += [
             dataclasses.replace(
                 check.EXCLUDED if column in excluded else NOT_NAMED, column=column
