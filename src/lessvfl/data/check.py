@@ -18,7 +18,7 @@ from lessvfl.data.column import KIND_WORDS, Finding
 from lessvfl.data.encode import Encoding
 from lessvfl.data.frame import DataConfig, Dataset, Frame
 from lessvfl.data.problem import Problem, prepare
-from lessvfl.data.roles import take_units, take_weights
+from lessvfl.data.roles import NO_ROLES, Roles, with_roles
 from lessvfl.data.sentinels import blank, marks_of
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
@@ -115,6 +115,8 @@ def check_table(
     sample_weight: str | None = None,
     group_column: str | None = None,
     task: str | None = None,
+    time_column: str | None = None,
+    test_ids: str | Path | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
     config: DataConfig | None = None,
 ) -> TableReport:
@@ -128,7 +130,7 @@ def check_table(
         A file that `load` takes.
     parties, groups : optional
         As for `prepare`.
-    label, sample_weight, group_column, task : str, optional
+    label, sample_weight, group_column, task, time_column, test_ids : str, optional
         As for `load`.
     config : DataConfig, optional
         The settings of the run.
@@ -139,8 +141,9 @@ def check_table(
         With no problems exactly where a run would begin.
     """
     attempt = Attempts()
-    roles = (label, sample_weight, group_column, task)
-    dataset, target, unsaid = _load(path, *roles, attempt)
+    named = (sample_weight, group_column, time_column, test_ids)
+    roles = attempt(partial(files.load_roles, *named)) or NO_ROLES
+    dataset, target, unsaid = _load(path, label, roles, task, attempt)
     if dataset is None:
         return nothing_read(path.stem, attempt.problems, target)
     is_one_side = bool(unsaid) and parties is None  # perhaps a party's own table
@@ -301,8 +304,7 @@ def in_order(findings: Sequence[Finding], names: Sequence[str]) -> tuple[Finding
 def _load(
     path: Path,
     label: str | None,
-    sample_weight: str | None,
-    group_column: str | None,
+    roles: Roles,
     task: str | None,
     attempt: Attempts,
 ) -> tuple[Dataset | None, str | None, tuple[str, ...]]:
@@ -313,8 +315,7 @@ def _load(
     if path.suffix.lower() == ".npz":
         arrays = attempt(lambda: readers.read_npz(path, []))
         if arrays is None or label is not None or "y" in arrays:
-            more = (sample_weight, group_column, task)
-            load = partial(files.load_file, path, label, *more)
+            load = partial(files.load_file, path, label, roles, task)
             return None if arrays is None else attempt(load), label or "y", ()
         alone = attempt(lambda: files.load_columns(path))
         data = None if alone is None else _without_labels(alone[0], path.stem)
@@ -336,10 +337,8 @@ def _load(
             lambda: table.from_arrays(frame, labels, name=path.stem, task=task)
         )
     own = known or _without_labels(frame, path.stem)
-    if sample_weight is not None:
-        own = attempt(partial(take_weights, own, sample_weight)) or own
-    if group_column is not None:
-        own = attempt(partial(take_units, own, group_column, raw.cells)) or own
+    for _, role in roles.each():
+        own = attempt(partial(with_roles, own, role, raw.cells)) or own
     return own, target, unsaid
 
 

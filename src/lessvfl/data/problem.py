@@ -34,6 +34,7 @@ from lessvfl.data.labels import (
     threshold_of,
 )
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent
+from lessvfl.data.test_rows import settle_test_rows
 from lessvfl.errors import DataError, warn
 from lessvfl.terms import Task, listed, plural, stream_seed
 
@@ -171,6 +172,7 @@ def prepare(
     used = set(dealing.owners(held))
     if config.equal_rows == "distinct":
         dataset = distinct(dataset, used, marks)
+    dataset, _ = settle_test_rows(dataset, config)
     blocks = find_blocks(dataset, config)
     train, test, own, alone = _rows(dataset, config, seed, in_order, blocks)
     blanked = blank(train, marks), blank(test, marks)

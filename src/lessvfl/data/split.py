@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import DataConfig, Dataset, Places
-from lessvfl.errors import DataError
+from lessvfl.errors import ConfigError, DataError
 from lessvfl.terms import plural, stream_seed
 
 MANY_ROWS = 1 << 20  # from here on test rows are drawn block by block
 BLOCK = 1 << 16
+CHANGE = "change test_share or split"
 MOST_DRAWN = 10**9  # rows from which numpy cannot draw without replacement
 
 
@@ -24,8 +27,13 @@ def split_rows(
     """Return the rows to train on and the rows to test on, perhaps as they stand.
 
     Rows of one block, where `blocks` (N,) are given, are all on one side: with
-    split=first on that of the first of them.
+    split=first on that of the first of them. Where test rows are marked, these are.
     """
+    assert dataset.times is None, "`settle_test_rows` has marked the latest"
+    if dataset.is_test is not None:
+        return np.flatnonzero(~dataset.is_test), np.flatnonzero(dataset.is_test)
+    if config.folds > 1:
+        return _fold_rows(dataset, config, seed, blocks)
     n = dataset.X.n_rows
     n_train = int(n * (1.0 - config.test_share) + 1e-9)
     if n_train < 1:
@@ -56,6 +64,73 @@ def split_rows(
     state = np.random.RandomState(stream_seed(seed, "split") % 2**32)
     train, test = _shuffle_split(n, n_train, classes, state)
     return (np.sort(train), np.sort(test)) if in_order else (train, test)
+
+
+def fold_seeds(seeds: Sequence[int], folds: int) -> list[int]:
+    """Return a seed for every fold of every seed: those of seed s are s * folds + f.
+
+    >>> fold_seeds([0, 7], 3)
+    [0, 1, 2, 21, 22, 23]
+    """
+    found = [seed * folds + fold for seed in seeds for fold in range(folds)]
+    if folds > 1 and found and max(found) >= 2**63:
+        raise ConfigError(
+            f"With {folds} folds every seed must be below {2**63 // folds}. Got "
+            f"{max(seeds)}."
+        )
+    return found
+
+
+def _fold_rows(
+    dataset: Dataset, config: DataConfig, seed: int, blocks: Places | None
+) -> tuple[Places, Places]:
+    """Return all rows but those of one fold, and those, in order.
+
+    The seed is one of `fold_seeds`: it says by which one rows are divided, and which
+    fold this is.
+    """
+    first, fold = divmod(seed, config.folds)
+    n, classes = len(dataset.y), None if dataset.task == "regression" else dataset.y
+    if config.folds > n:
+        raise DataError(
+            f"The folds of '{dataset.name}' must be as many as its rows or fewer. Got "
+            f"{config.folds} for {plural(n, 'row')}."
+        )
+    if classes is not None:
+        _refuse_rare_classes(dataset, n // config.folds)
+    own = np.arange(n) if blocks is None else blocks
+    rng = np.random.default_rng(stream_seed(first, "folds"))
+    is_test = _folds_of(own, _classes_of(own, classes), config.folds, rng)[own] == fold
+    return _both_sides(
+        dataset, np.flatnonzero(~is_test), np.flatnonzero(is_test), "change folds"
+    )
+
+
+def _folds_of(
+    blocks: Places, kinds: Places, n_folds: int, rng: np.random.Generator
+) -> Places:
+    """Return the fold of every block; each has about as many rows of every class.
+
+    Blocks are taken in random order, large ones first, each for the fold that has the
+    fewest rows of its class so far, and then the fewest in all.
+    """
+    sizes = np.bincount(blocks)
+    order = rng.permutation(len(sizes))
+    order = order[np.lexsort((kinds[order], -sizes[order]))]
+    if sizes.max() == 1:  # the same, at once
+        folds = np.empty(len(sizes), dtype=np.int64)
+        folds[order] = np.arange(len(sizes)) % n_folds
+        return folds
+    folds = np.zeros(len(sizes), dtype=np.int64)
+    of_class = np.zeros((int(kinds.max()) + 1, n_folds), dtype=np.int64)
+    of_all = np.zeros(n_folds, dtype=np.int64)
+    for block in order:
+        own = of_class[kinds[block]]
+        fold = np.lexsort((of_all, own))[0]
+        folds[block] = fold
+        own[fold] += sizes[block]
+        of_all[fold] += sizes[block]
+    return folds
 
 
 def common_rows(n_rows: int, overlap: float, seed: int) -> tuple[Places, Places]:
@@ -104,15 +179,28 @@ def _draw_counts(counts: Places, n: int, state: np.random.RandomState) -> Places
     return found
 
 
-def _both_sides(dataset: Dataset, train: Places, test: Places) -> tuple[Places, Places]:
+def _both_sides(
+    dataset: Dataset, train: Places, test: Places, advice: str = CHANGE
+) -> tuple[Places, Places]:
     """Refuse blocks of rows so large that one side has none."""
     if not len(train) or not len(test):
         raise DataError(
             f"Rows of '{dataset.name}' that equal each other, or are of one group, are "
             f"for training or for testing together. Got {plural(len(train), 'row')} "
-            f"and {len(test)}; change test_share or split."
+            f"and {len(test)}; {advice}."
         )
     return train, test
+
+
+def _classes_of(blocks: Places, classes: Places | None) -> Places:
+    """Return of every block the class that most of its rows have, 0 without classes."""
+    kind = np.zeros(int(blocks.max()) + 1, dtype=np.int64)
+    if classes is not None:
+        n_classes = int(classes.max()) + 1
+        pairs, counts = np.unique(blocks * n_classes + classes, return_counts=True)
+        most = np.lexsort((counts, pairs // n_classes))  # the last of a block
+        kind[pairs[most] // n_classes] = pairs[most] % n_classes
+    return kind
 
 
 def _draw_test_blocks(
@@ -127,13 +215,7 @@ def _draw_test_blocks(
     taken in random order, as near to its share as they get; what is missing or too
     much there is made up for by the next class.
     """
-    sizes = np.bincount(blocks)
-    kind = np.zeros(len(sizes), dtype=np.int64)
-    if classes is not None:
-        n_classes = int(classes.max()) + 1
-        pairs, counts = np.unique(blocks * n_classes + classes, return_counts=True)
-        most = np.lexsort((counts, pairs // n_classes))  # the last of a block
-        kind[pairs[most] // n_classes] = pairs[most] % n_classes
+    sizes, kind = np.bincount(blocks), _classes_of(blocks, classes)
     is_test = np.zeros(len(sizes), dtype=np.bool_)
     share, owed = n_test / len(blocks), 0.0
     for number in rng.permutation(np.unique(kind)):
