@@ -28,14 +28,14 @@ from lessvfl.terms import MEASURES, Task, stream_seed
 
 Values = NDArray[np.float64]  # (1 + N_RESAMPLES,), of all rows first
 Whole = NDArray[np.int64]
-Pair = tuple[float, float]
+Ends = dict[str, float]  # "low" and "high" of an interval; of a "loss" with that
 
 N_RESAMPLES = 1000
 LEVEL = 0.95
 MOST_UNITS = 1024  # that are drawn; more are bundled
-MOST_EDGES = 100  # scores that ranks are resolved by
+MOST_EDGES = 50  # scores that ranks are resolved by
 FEWEST_EDGES = 8
-MOST_CELLS = 3000  # of all outputs and classes, for which there may be fewer edges
+MOST_CELLS = 1500  # of all outputs and classes, for which there may be fewer edges
 LOWEST = {"r2": WORST}  # of a score; of others it is 0
 ROUNDING = 1e-12  # of a variance, below which labels are all equal
 
@@ -73,7 +73,7 @@ class Resamples:
     def sums(self, values: NDArray[np.float64]) -> Values:
         """Return the weighted sum of one value a row, in double precision."""
         of_unit = np.bincount(self.of_row, values, len(self.weights))
-        return of_unit @ self.weights.astype(np.float64)
+        return np.asarray(of_unit @ self.weights.astype(np.float64), dtype=np.float64)
 
 
 def _poisson_table() -> NDArray[np.float32]:
@@ -106,38 +106,40 @@ def score_intervals(
     outputs: Sequence[Tensor],
     scores: Sequence[Mapping[str, float | None]],
     lead: str,
-) -> tuple[dict[str, Pair | None], list[Pair | None]]:
+) -> tuple[dict[str, Ends | None], list[Ends | None]]:
     """Return the intervals of a model's scores, and of what each party adds to one.
 
     `outputs` (n, 1) or (n, C) are what the fusion network says with all parties and
     then without each, and `scores` are theirs. What a party adds is how much the
     `lead` falls without it in the same resamples.
     """
-    drawn, n_outputs = Resamples.draw(len(rows.y), rows.blocks), len(outputs)
-    whole = _resampled(rows, drawn, outputs[0], MEASURES[rows.task], n_outputs)
+    drawn = Resamples.draw(len(rows.y), rows.blocks)
+    n_ranked = 1 if lead in DECIDED else len(outputs)
+    whole = _resampled(rows, drawn, outputs[0], MEASURES[rows.task], n_ranked)
     found = {
         name: _interval(values, scores[0][name], LOWEST.get(name, 0.0), 1.0)
         for name, values in whole.items()
     }
     added = []
     for z, own in zip(outputs[1:], scores[1:], strict=True):
-        values = _resampled(rows, drawn, z, [lead], n_outputs)[lead]
+        values = _resampled(rows, drawn, z, [lead], n_ranked)[lead]
         ours, theirs = scores[0][lead], own[lead]
         loss = None if ours is None or theirs is None else ours - theirs
-        added.append(_interval(whole[lead] - values, loss))
+        ends = _interval(whole[lead] - values, loss)
+        added.append(None if loss is None or ends is None else {"loss": loss} | ends)
     return found, added
 
 
 def _interval(
     values: Values, exact: float | None, low: float = -np.inf, high: float = np.inf
-) -> Pair | None:
+) -> Ends | None:
     """Return where most resamples lie around an exact value, within bounds."""
     apart = values[1:] - values[0]
     apart = apart[np.isfinite(apart)]
     if exact is None or len(apart) < N_RESAMPLES / 2:
         return None
     ends = exact + np.quantile(apart, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return tuple(np.clip(ends, low, high).tolist())
+    return dict(zip(("low", "high"), np.clip(ends, low, high).tolist(), strict=True))
 
 
 # ------------------------------------------------------------------ scores of resamples
@@ -148,17 +150,17 @@ def _resampled(
     drawn: Resamples,
     z: Tensor,
     names: Collection[str],
-    n_outputs: int,
+    n_ranked: int,
 ) -> dict[str, Values]:
     """Return these scores of every resample; NaN where a resample has none."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if rows.task == "regression":
             return {"r2": _r2(drawn, _array(z.squeeze(1)), _array(rows.y))}
-        found = {}
+        found: dict[str, Values] = {}
         if not set(DECIDED).isdisjoint(names):
             found |= _decided(rows, drawn, z)
         if set(names) - set(DECIDED):
-            found |= _ranked(rows, drawn, z, n_outputs)
+            found |= _ranked(rows, drawn, z, n_ranked)
         return {name: found[name] for name in names}
 
 
@@ -183,7 +185,7 @@ def _share(part: NDArray[np.float64], whole: NDArray[np.float64]) -> Any:
 
 
 def _ranked(
-    rows: ScoredRows, drawn: Resamples, z: Tensor, n_outputs: int
+    rows: ScoredRows, drawn: Resamples, z: Tensor, n_ranked: int
 ) -> dict[str, Values]:
     """Return the scores of ranks: of two classes two, of many the mean area."""
     y = _array(rows.y)
@@ -197,7 +199,7 @@ def _ranked(
     p = _array(z.double().softmax(dim=1))
     n_classes = p.shape[1]
     n_edges = min(
-        MOST_EDGES, max(FEWEST_EDGES, MOST_CELLS // (4 * n_classes * n_outputs))
+        MOST_EDGES, max(FEWEST_EDGES, MOST_CELLS // (4 * n_classes * n_ranked))
     )
     areas = [
         _area(*_by_rank(drawn, p[:, k], y == k, n_edges)) for k in range(n_classes)
@@ -249,7 +251,7 @@ def _r2(drawn: Resamples, predicted: NDArray[Any], y: NDArray[Any]) -> Values:
     ratio = np.where(
         total > ROUNDING * n, drawn.sums(np.square(residual)) / total, np.nan
     )
-    return np.maximum(1 - ratio, WORST)
+    return np.asarray(np.maximum(1 - ratio, WORST))
 
 
 def _array(values: Tensor) -> NDArray[Any]:

@@ -87,6 +87,7 @@ class Problem:
     score_reason: str = ""
     positive: int = 1  # of two classes the one that the average precision is of
     blocks: Places | None = None  # of the training rows; None: every row is alone
+    test_blocks: Places | None = None  # of the test rows, as those
     n_blocks: int | None = None  # of all rows; None: every row is alone
     n_equal: int = 0  # of all rows, those that equal another
     # The share of test rows that equal a training row; None: there are none, or nobody
@@ -263,6 +264,7 @@ class LabelRows:
     y_train: NDArray[Any]
     y_test: NDArray[Any]
     weight: Floats | None
+    test_blocks: Places | None = None
     blocks: Places | None = None  # of the training rows, and of all rows how many:
     n_blocks: int | None = None
     n_equal: int = 0
@@ -277,7 +279,10 @@ def label_rows(
     """Return the labels of these training and test rows."""
     weight = None if dataset.weight is None else dataset.weight[train]
     rows = LabelRows(dataset.y[train], dataset.y[test], weight)
-    return rows if blocks is None else _with_blocks(rows, train, blocks)
+    if blocks is None:
+        return rows
+    of_test = some_blocks(blocks.of_row, test)
+    return replace(_with_blocks(rows, train, blocks), test_blocks=of_test)
 
 
 def _with_blocks(rows: LabelRows, train: Places, blocks: Blocks) -> LabelRows:
@@ -310,6 +315,7 @@ def labels_alone(
         score_reason=reason,
         positive=positive_class(counts),
         blocks=rows.blocks,
+        test_blocks=rows.test_blocks,
         n_blocks=rows.n_blocks,
         n_equal=rows.n_equal,
         task_reason=dataset.task_reason,
