@@ -113,15 +113,24 @@ def test_many_classes_and_amounts():
 
 
 def test_scores_that_are_decided_by_another_threshold():
+    """Where hardly a row is positive, half of the errors are gone."""
     y, z = two_classes()
-    offsets = torch.tensor([-0.8], dtype=torch.float64)
+    offsets = torch.tensor([-2.5], dtype=torch.float64)
     labels, logits = torch.as_tensor(y), torch.as_tensor(z)[:, None]
     exact = metrics.measure(logits[None], labels[None], "binary", offsets[None, None])
     scores = {name: float(values[0]) for name, values in exact.items()}
     rows = ScoredRows(labels, "binary", offsets=offsets)
     found, _ = score_intervals(rows, [logits], [scores], "accuracy")
-    moved = by_the_book("accuracy", y, z - 0.8)
-    assert_near(found["accuracy"], moved)
+    name = "balanced_accuracy"
+    assert_near(found[name], by_the_book(name, y, z - 2.5))
+
+
+@pytest.mark.parametrize("name", ["auc", "average_precision"])
+def test_scores_that_tie(name):
+    y, z = two_classes(share=0.5)
+    z = np.round(z / 4)
+    _, found, _ = found_intervals(y, z)
+    assert_near(found[name], by_the_book(name, y, z), part=0.1)
 
 
 @pytest.mark.parametrize("positive", [0, 1])

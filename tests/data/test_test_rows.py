@@ -203,6 +203,15 @@ def test_ids_of_no_use_are_refused(tmp_path, text, got):
         data.load(tmp_path / "t.csv", test_ids=tmp_path / "ids.csv")
 
 
+def test_an_id_is_the_same_however_its_number_is_written():
+    ids = HeldOutIds.of("a", np.array([2.0, 4.0, np.nan]), "ids.npz")
+    assert ids.mark(np.array([1, 2, 3, 4]), "'t'").tolist() == [0, 1, 0, 1]
+    texts = np.array(["1", "2", "x", "4"], dtype=object)
+    assert ids.mark(texts, "'t'").tolist() == [0, 1, 0, 1]
+    with pytest.raises(DataError, match=r"must hold ids. Got none"):
+        HeldOutIds.of("a", np.array([None, ""], dtype=object), "ids.csv")
+
+
 def test_arrays_of_their_own_in_a_file(tmp_path):
     X, y = np.random.default_rng(0).normal(size=(N, 2)), np.arange(N) % 2
     np.savez(tmp_path / "t.npz", X=X, y=y, when=np.arange(N), who=np.arange(N) // 3)
@@ -232,6 +241,15 @@ def test_every_row_is_tested_once_and_people_stay_together(n_classes, grouped):
             counts = np.bincount(source.y[test], minlength=n_classes)
             assert np.ptp(counts - np.bincount(source.y) / 4) <= (12 if grouped else 2)
     assert (seen == 1).all()
+
+
+def test_folds_have_as_many_rows_where_classes_have_fewer_blocks_than_folds():
+    y = np.repeat(np.arange(6), 6)
+    source = from_arrays(np.random.default_rng(0).normal(size=(36, 2)), y)
+    blocks = np.arange(36) // 2
+    config = DataConfig(folds=4)
+    sizes = [len(split_rows(source, config, f, blocks=blocks)[1]) for f in range(4)]
+    assert sorted(sizes) == [8, 8, 10, 10]
 
 
 def test_another_seed_divides_otherwise():

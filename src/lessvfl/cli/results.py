@@ -204,9 +204,9 @@ def tell_server(record: RunRecord) -> None:
         say(sentence)
     _, word = tables.first_score(record)
     for party, (without, whole) in tables.missed(record).items():
-        adds = intervals.loss_words(record, party)
-        said = f"; it adds {adds}" if adds != tables.MISSING else ""
-        say(f"without {party}: {word} {without:.3f} instead of {whole:.3f}{said}")
+        say(f"without {party}: {word} {without:.3f} instead of {whole:.3f}")
+        if intervals.of_loss(record, party):
+            say(f"{party} adds {intervals.loss_words(record, party)}")
     if note := intervals.note(record):
         say(note)
     tell_bill(record)
