@@ -675,7 +675,7 @@ def test_json_page_has_every_field() -> None:
     inner = re.compile(
         r"importance\..+|.+\.PARTY\.(scores|share|why|at_most)\..+|seconds\..+|.+\.(pretrained|selected|final|best)"
         r"|.+\.(PARTY|STAGE)|communication\.payload_bytes|.+\.PARTY\.(power|sight)"
-        r"|(baseline|predicted|data\.classes)\..+|trees|trees\.splits\..+"
+        r"|(baseline|predicted|intervals|data\.classes)\..+|trees|trees\.splits\..+"
     )
     fields = {path for path in found if not inner.fullmatch(path)} | {"curve"}
     assert fields == set(named_rows(read("json.md")))

@@ -50,6 +50,8 @@ RUN = {
     "threshold",
     "undefined",
     "without",
+    "intervals",
+    "missed",
     "test_rows_seen",
     "spurious",
     "truth",

@@ -8,7 +8,7 @@ from tests.report.sides import party_record, server_record
 
 from lessvfl.cli import app, results
 from lessvfl.errors import LessVFLWarning
-from lessvfl.report import operator, sentences, tables
+from lessvfl.report import intervals, operator, sentences, tables
 from lessvfl.report.verdicts import reasons_by_party, verdicts
 from lessvfl.terms import bytes_text
 
@@ -92,7 +92,12 @@ def test_a_server_says_in_a_log_what_came_out(whole, capsys):
     assert lines[3].startswith(f"seed 1: accuracy {final:.4f}")
     without, score = tables.missed(record)["bank"]
     assert f"without bank: accuracy {without:.3f} instead of {score:.3f}" in lines[4:]
-    assert len(lines) == 7
+    adds = intervals.of_loss(record, "bank")
+    assert adds is not None
+    assert adds.mean == pytest.approx(score - without)
+    assert f"bank adds {adds.mean:.3f} ({adds.words})" in lines[4:]
+    assert lines[-1].startswith("In brackets: 95 % interval of one run")
+    assert len(lines) == 11
 
 
 def test_a_server_says_on_a_terminal_what_it_knows_of_parties(whole, capsys, terminal):

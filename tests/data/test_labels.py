@@ -346,7 +346,7 @@ def test_names_of_classes_make_classes(tmp_path):
     np.savez(tmp_path / "t.npz", X=np.zeros((len(y), 1)), y=y, label_names=names)
     found = data.load(tmp_path / "t.npz")
     assert found.label_names == tuple(names)
-    labels, _, _ = data.load_labels(tmp_path / "t.npz")
+    labels, _ = data.load_labels(tmp_path / "t.npz")
     assert labels.label_names == tuple(names)
     assert data.load(tmp_path / "t.npz", task="regression").task == "regression"
     with pytest.raises(ConfigError, match="'task' must be left out for the data set"):

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
 from lessvfl.data import DataConfig, from_arrays, prepare, read_parties, split
-from lessvfl.data.split import deal_columns, split_rows
+from lessvfl.data.dealing import deal_columns
+from lessvfl.data.split import split_rows
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.terms import stream_seed
 

@@ -1530,7 +1530,8 @@ def test_rows_that_are_not_aligned_end_the_run(tmp_path):
 
 
 def test_a_row_is_left_to_train_on(tmp_path):
-    table = LabelTable(labels().dataset, np.full(150, True))
+    marked = replace(labels().dataset, is_test=np.full(150, True))
+    table = LabelTable(marked)
     with a_hub() as hub:
         sides = start(hub, *(a_party(name, tmp_path) for name in HELD))
         server = ServerProcess(server_config(tmp_path), table, hub, a_status())

@@ -16,7 +16,7 @@ import yaml
 
 from lessvfl import data
 from lessvfl.cli import remote
-from lessvfl.data import stored
+from lessvfl.data import Roles, stored
 from lessvfl.errors import ConfigError, DataError, RecordError
 from lessvfl.remote import config, identity, localhost, tables
 from lessvfl.remote.checkpoint import State, read_state, write_state
@@ -178,11 +178,11 @@ def test_ids_are_kept_apart(tmp_path):
 def test_labels_need_no_other_column(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_text("who,risk\n1,low\n2,high\n3,low\n")
-    dataset, ids, is_test = data.load_labels(path, "risk", "who")
+    dataset, ids = data.load_labels(path, "risk", "who")
     assert dataset.label_names == ("low", "high") or len(dataset.label_names) == 2
     assert ids is not None
     assert ids.tolist() == [1, 2, 3]
-    assert is_test is None
+    assert dataset.is_test is None
 
 
 def test_what_labels_are_can_be_said(tmp_path):
@@ -226,7 +226,7 @@ def test_test_rows_are_marked_by_a_truth_value_each(tmp_path, marks, got):
     with pytest.raises(DataError, match=re.escape(sentence)):
         data.load_labels(path)
     np.savez(path, y=[0, 1, 1], is_test=[False, True, False])
-    is_test = data.load_labels(path)[2]
+    is_test = data.load_labels(path)[0].is_test
     assert is_test is not None
     assert is_test.tolist() == [False, True, False]
 
@@ -234,23 +234,23 @@ def test_test_rows_are_marked_by_a_truth_value_each(tmp_path, marks, got):
 def test_weights_in_the_file_of_labels(tmp_path):
     (tmp_path / "labels.csv").write_text("who,w,risk\n1,0,low\n2,3,high\n3,,low\n")
     with pytest.raises(DataError, match="Got nothing in row 3"):
-        data.load_labels(tmp_path / "labels.csv", "risk", "who", "w")
+        data.load_labels(tmp_path / "labels.csv", "risk", "who", Roles("w"))
     with pytest.raises(DataError, match=r"The row weights of .* Got 'v'"):
-        data.load_labels(tmp_path / "labels.csv", "risk", "who", "v")
+        data.load_labels(tmp_path / "labels.csv", "risk", "who", Roles("v"))
     (tmp_path / "labels.csv").write_text("who,w,y\n1,0,low\n2,3,high\n")
-    dataset, _, _ = data.load_labels(tmp_path / "labels.csv", None, "who", "w")
+    dataset, _ = data.load_labels(tmp_path / "labels.csv", None, "who", Roles("w"))
     assert dataset.weight is not None
     assert dataset.weight.tolist() == [0.0, 3.0]
 
 
 def test_groups_in_the_file_of_labels(tmp_path):
     (tmp_path / "labels.csv").write_text("who,home,y\n1,b,low\n2,a,high\n3,b,low\n")
-    where = (tmp_path / "labels.csv", None, "who", None, None)
-    dataset, _, _ = data.load_labels(*where, "home")
+    where = (tmp_path / "labels.csv", None, "who")
+    dataset, _ = data.load_labels(*where, Roles(group_column="home"))
     assert dataset.units is not None
     assert dataset.units.tolist() == [0, 1, 0]
     with pytest.raises(DataError, match=r"The groups of rows of .* Got 'house'"):
-        data.load_labels(*where, "house")
+        data.load_labels(*where, Roles(group_column="house"))
 
 
 def test_an_empty_table_is_refused(tmp_path):
@@ -587,9 +587,8 @@ def test_try_with_weights_by_class_and_by_row(run_cli, in_threads, tmp_path):
     sides = tmp_path / "out" / "sides" / "seed-0"
     server = yaml.safe_load((sides / "server" / "server.yaml").read_text())
     assert server["sample_weight"] == "weight"
-    dataset, _, _ = data.load_labels(
-        sides / "server" / "labels.npz", None, "row", "weight"
-    )
+    where = sides / "server" / "labels.npz"
+    dataset, _ = data.load_labels(where, None, "row", Roles("weight"))
     assert set(dataset.label_names) == {"low", "high"}
     assert dataset.weight is not None
     assert set(dataset.weight) == {1.0, 2.0, 3.0}

@@ -75,6 +75,7 @@ NAMED = (
     "importance.*",
     "components",
     "without",
+    "missed",
     "counts",
     "predicted",
     "seconds",

@@ -70,6 +70,18 @@ class TableOptions:
         str | None,
         typer.Option(help="Column of whom a row is of (a person); no feature."),
     ] = None
+    time_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of when a row is of: the latest rows are the test; no feature."
+        ),
+    ] = None
+    test_ids: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the ids of test rows, in a column named as in the table."
+        ),
+    ] = None
     task: Annotated[
         str,
         typer.Option(
@@ -95,8 +107,8 @@ class TableOptions:
     @property
     def columns(self) -> dict[str, Any]:
         """Return the columns that are no features, and what the labels are."""
-        names = ("label", "sample_weight", "group_column", "task")
-        return {name: getattr(self, name) for name in names}
+        names = ("label", "sample_weight", "group_column", "time_column", "test_ids")
+        return {name: getattr(self, name) for name in (*names, "task")}
 
     def read_groups(self) -> Any:
         """Return the columns of every feature that has several, None where none has."""

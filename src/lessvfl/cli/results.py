@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -81,15 +81,20 @@ def _print_numbers(
     from rich.console import Console
     from rich.table import Table
 
-    from lessvfl.report import sentences, tables
+    from lessvfl.report import intervals, sentences, tables
 
     heads, rows = tables.summary_rows(records)
     for row, title in zip(rows, titles or (), strict=titles is not None):
         row[0] = title
     table = Table(show_header=False)
     for head, *cells in zip(heads, *rows, strict=True):
-        table.add_row(head, *cells)
+        path, _ = tables.SUMMARY.get(head, ("", ""))
+        name = path.removesuffix(".final")
+        own = (intervals.score_words(record, name) for record in records)
+        table.add_row(head, *map(str.__add__, cells, own))
     Console().print(table)
+    if said := dict.fromkeys(filter(None, map(intervals.note, records))):
+        say(" ".join(said), dim=True)
     if "paper MiB" in heads:
         say(sentences.PAPER_MIB, dim=True)
 
@@ -111,7 +116,7 @@ def print_comparison(records: Mapping[str, RunRecord]) -> None:
 
 def print_recommended(record: RunRecord) -> None:
     """Print the answer of all seeds: the features each party should use."""
-    from lessvfl.report import tables, verdicts
+    from lessvfl.report import intervals, tables, verdicts
 
     found = verdicts.recommendations(record)
     if not found:
@@ -125,9 +130,13 @@ def print_recommended(record: RunRecord) -> None:
     without = (
         f"{missed[p][0]:.3f}" if p in missed else tables.MISSING for p in parties
     )
-    rows = zip(parties, counts, without, names, strict=True)
-    heads = ("party", "recommended", f"{score} without it", "features")
-    print_table(heads, list(rows))
+    adds = [intervals.loss_words(record, party) for party in parties]
+    columns = [parties, counts, without, names]
+    heads = ["party", "recommended", f"{score} without it", "features"]
+    if any(one != tables.MISSING for one in adds):
+        heads.insert(3, "it adds")
+        columns.insert(3, adds)
+    print_table(heads, list(zip(*columns, strict=True)))
     why, gone = verdicts.reasons_by_party(record), dict[tuple[str, str], list[str]]()
     for one in found:
         if one.party in why:
@@ -165,7 +174,7 @@ def tell_server(record: RunRecord) -> None:
     from rich.console import Console
 
     from lessvfl import terms
-    from lessvfl.report import sentences, server, tables
+    from lessvfl.report import intervals, sentences, server, tables
 
     if rows_said := sentences.label_words(record):
         say(f"{rows_said}.")
@@ -177,13 +186,15 @@ def tell_server(record: RunRecord) -> None:
             found = missed.get(row["party"])
             said = tables.MISSING if found is None else f"{found[0]:.3f}"
             row[f"{score} without it"] = said
+            if any(intervals.of_loss(record, party) for party in missed):
+                row["it adds"] = intervals.loss_words(record, row["party"])
         print_table(list(rows[0]), [list(row.values()) for row in rows])
         tell_bill(record)
         return
     say(sentences.headline(record))
     for run in record.runs:
         finals = (
-            f"{tables.score_word(score)} {value:.4f}"
+            f"{tables.score_word(score)} {value:.4f}{_ends(run, score)}"
             for score in terms.SCORES
             if (value := tables.number(run, score, "final")) is not None
         )
@@ -194,7 +205,19 @@ def tell_server(record: RunRecord) -> None:
     _, word = tables.first_score(record)
     for party, (without, whole) in tables.missed(record).items():
         say(f"without {party}: {word} {without:.3f} instead of {whole:.3f}")
+        if intervals.of_loss(record, party):
+            say(f"{party} adds {intervals.loss_words(record, party)}")
+    if note := intervals.note(record):
+        say(note)
     tell_bill(record)
+
+
+def _ends(run: Mapping[str, Any], score: str) -> str:
+    """Say the interval of one run's score, nothing where it has none."""
+    from lessvfl.report import tables
+
+    ends = [tables.number(run, "intervals", score, end) for end in ("low", "high")]
+    return "" if None in ends else f" ({ends[0]:.4f} to {ends[1]:.4f})"
 
 
 def tell_party(record: RunRecord) -> None:

@@ -115,6 +115,10 @@ class JobOptions(TableOptions):
         str, typer.Option(help="Planted noise: 0.5, or by party 0.8,0.25,0.1,0.")
     ] = "0"
     seeds: SeedsText = "0"
+    folds: Annotated[
+        int | None,
+        typer.Option(help="Cross-validate: parts of the rows, each the test of a run."),
+    ] = None
     data_dir: DataDir = None
     set_: Annotated[
         list[str] | None,
@@ -143,6 +147,13 @@ class JobOptions(TableOptions):
                     "'--missing-values' or by '--set missing_values=...'. Got both."
                 )
             overrides["missing_values"] = self.read_missing_values()
+        if self.folds is not None:
+            if "folds" in overrides:
+                raise ConfigError(
+                    "Folds must be given by '--folds' or by '--set folds=...'. Got "
+                    "both."
+                )
+            overrides["folds"] = self.folds
         dataset = data.load(
             self.data, data_dir=self.data_dir, options=options or None, **self.columns
         )
@@ -156,9 +167,8 @@ class JobOptions(TableOptions):
             groups=self.read_groups(),
             device=device,
         )
-        return _LoadedJob(
-            job, _read_seeds(self.seeds), options, self.target is not None
-        )
+        seeds = data.fold_seeds(_read_seeds(self.seeds), settings.data.folds)
+        return _LoadedJob(job, seeds, options, self.target is not None)
 
 
 class _LoadedJob(NamedTuple):

@@ -7,11 +7,18 @@ from lessvfl.data.bin_names import BinNames
 from lessvfl.data.blocks import Blocks, equal_rows, find_blocks
 from lessvfl.data.column import Column, EncodedColumn, Finding
 from lessvfl.data.columns import changes, infer_columns, left_out_sentences, usable
+from lessvfl.data.dealing import (
+    features_of,
+    match_columns,
+    read_parties,
+    yaml_problem,
+)
 from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import (
     load_columns,
     load_ids,
     load_labels,
+    load_roles,
     load_rows,
     write_columns,
     write_table,
@@ -47,15 +54,11 @@ from lessvfl.data.problem import (
     raw_frame,
 )
 from lessvfl.data.readers import release_unused
-from lessvfl.data.roles import check_units, check_weights
+from lessvfl.data.roles import Roles
+from lessvfl.data.row_cells import check_units, check_weights
 from lessvfl.data.sentinels import blank, marks_of, written_marks
 from lessvfl.data.sets import build, describe, is_file, load, names
-from lessvfl.data.split import (
-    features_of,
-    match_columns,
-    read_parties,
-    split_rows,
-    yaml_problem,
-)
+from lessvfl.data.split import fold_seeds, split_rows
 from lessvfl.data.stored import Scratch, StoredTable, open_columns
 from lessvfl.data.table import array_of, columns_at, frame_of, from_arrays, in_memory
+from lessvfl.data.test_rows import check_split, settle_test_rows

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lessvfl.data import columns, files, leaks, readers, relations, split, table
+from lessvfl.data import columns, dealing, files, leaks, readers, relations, table
 from lessvfl.data.blocks import find_blocks
 from lessvfl.data.column import KIND_WORDS, Finding
 from lessvfl.data.encode import Encoding
 from lessvfl.data.frame import DataConfig, Dataset, Frame
 from lessvfl.data.problem import Problem, prepare
-from lessvfl.data.roles import take_units, take_weights
+from lessvfl.data.roles import NO_ROLES, Roles, with_roles
 from lessvfl.data.sentinels import blank, marks_of
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
@@ -66,7 +66,7 @@ class TableReport:
 
 def held_columns(
     dataset: Dataset,
-    parties: split.PartySpec | None,
+    parties: dealing.PartySpec | None,
     config: DataConfig,
     seed: int = 0,
 ) -> dict[str, list[str]]:
@@ -75,20 +75,20 @@ def held_columns(
     with warnings.catch_warnings():  # prepare warns of columns of nobody
         warnings.simplefilter("ignore", LessVFLWarning)
         X = dataset.X
-        return split.deal_columns(X.names, count, config, seed, X.unused)
+        return dealing.deal_columns(X.names, count, config, seed, X.unused)
 
 
 def run_changes(
     dataset: Dataset,
     held: Mapping[str, Sequence[str]],
-    parties: split.PartySpec | None,
+    parties: dealing.PartySpec | None,
     config: DataConfig,
 ) -> list[Finding]:
     """Return what a run does to the columns that parties hold.
 
     Columns that a number of parties never deals, ids as an example, have none.
     """
-    owner = split.owners(held)
+    owner = dealing.owners(held)
     named = isinstance(parties, Mapping)
     names = [n for n in dataset.X.names if n in owner or not named]
     changes = columns.changes(dataset.X, dataset.findings, names, config.max_categories)
@@ -97,7 +97,7 @@ def run_changes(
 
 def giveaways(dataset: Dataset, held: Mapping[str, Sequence[str]]) -> list[Finding]:
     """Return the columns in use that tell the label on their own."""
-    owner = split.owners(held)
+    owner = dealing.owners(held)
     used, is_class = dataset.X.select([*owner]), dataset.task != "regression"
     return _owned(leaks.giveaways(used, dataset.y, is_class), owner)
 
@@ -110,11 +110,13 @@ def _owned(findings: Sequence[Finding], owner: Mapping[str, str]) -> list[Findin
 def check_table(
     path: Path,
     *,
-    parties: split.PartySpec | None = None,
+    parties: dealing.PartySpec | None = None,
     label: str | None = None,
     sample_weight: str | None = None,
     group_column: str | None = None,
     task: str | None = None,
+    time_column: str | None = None,
+    test_ids: str | Path | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
     config: DataConfig | None = None,
 ) -> TableReport:
@@ -128,7 +130,7 @@ def check_table(
         A file that `load` takes.
     parties, groups : optional
         As for `prepare`.
-    label, sample_weight, group_column, task : str, optional
+    label, sample_weight, group_column, task, time_column, test_ids : str, optional
         As for `load`.
     config : DataConfig, optional
         The settings of the run.
@@ -139,8 +141,9 @@ def check_table(
         With no problems exactly where a run would begin.
     """
     attempt = Attempts()
-    roles = (label, sample_weight, group_column, task)
-    dataset, target, unsaid = _load(path, *roles, attempt)
+    named = (sample_weight, group_column, time_column, test_ids)
+    roles = attempt(partial(files.load_roles, *named)) or NO_ROLES
+    dataset, target, unsaid = _load(path, label, roles, task, attempt)
     if dataset is None:
         return nothing_read(path.stem, attempt.problems, target)
     is_one_side = bool(unsaid) and parties is None  # perhaps a party's own table
@@ -171,7 +174,7 @@ class _Beginning:
     def __init__(
         self,
         dataset: Dataset,
-        parties: split.PartySpec | None,
+        parties: dealing.PartySpec | None,
         groups: Mapping[str, Sequence[str]] | None,
         config: DataConfig,
         attempt: Attempts,
@@ -182,8 +185,8 @@ class _Beginning:
         for party, names in (self.held or {}).items():
             attempt(partial(columns.usable, party, names, X))
         if self.held is not None and groups:
-            attempt(partial(split.features_of, self.held, groups))
-        self.owner = split.owners(self.held or {})
+            attempt(partial(dealing.features_of, self.held, groups))
+        self.owner = dealing.owners(self.held or {})
         # A number of parties deals no column that is left out; its finding says why.
         unused = frozenset() if isinstance(parties, Mapping) else X.unused
         self.of_nobody = set(X.names).difference(self.owner, unused)
@@ -210,7 +213,9 @@ class _Beginning:
         if len(dataset.y):
             findings += self._about_rows(target or "")
         parties = self.parties or 0
-        excluded = split.excluded_columns(dataset.X.names, parties) if self.held else {}
+        excluded = (
+            dealing.excluded_columns(dataset.X.names, parties) if self.held else {}
+        )
         findings += [replace(EXCLUDED, column=n, party=p) for n, p in excluded.items()]
         if target is not None:  # otherwise one of them is the label
             rest = self.of_nobody.difference(excluded)
@@ -225,7 +230,7 @@ class _Beginning:
         flagged = set() if has_problems else self.attempt(self._flagged) or set()
         grouped: Mapping[str, str] = {}
         if self.held and self.groups and not self.attempt.problems:
-            grouped = split.features_of(self.held, self.groups)
+            grouped = dealing.features_of(self.held, self.groups)
         return columns.remarks(
             blank(self.held_frame, self.marks),
             dataset.y if len(dataset.y) else None,
@@ -299,8 +304,7 @@ def in_order(findings: Sequence[Finding], names: Sequence[str]) -> tuple[Finding
 def _load(
     path: Path,
     label: str | None,
-    sample_weight: str | None,
-    group_column: str | None,
+    roles: Roles,
     task: str | None,
     attempt: Attempts,
 ) -> tuple[Dataset | None, str | None, tuple[str, ...]]:
@@ -311,8 +315,7 @@ def _load(
     if path.suffix.lower() == ".npz":
         arrays = attempt(lambda: readers.read_npz(path, []))
         if arrays is None or label is not None or "y" in arrays:
-            more = (sample_weight, group_column, task)
-            load = partial(files.load_file, path, label, *more)
+            load = partial(files.load_file, path, label, roles, task)
             return None if arrays is None else attempt(load), label or "y", ()
         alone = attempt(lambda: files.load_columns(path))
         data = None if alone is None else _without_labels(alone[0], path.stem)
@@ -334,10 +337,8 @@ def _load(
             lambda: table.from_arrays(frame, labels, name=path.stem, task=task)
         )
     own = known or _without_labels(frame, path.stem)
-    if sample_weight is not None:
-        own = attempt(partial(take_weights, own, sample_weight)) or own
-    if group_column is not None:
-        own = attempt(partial(take_units, own, group_column, raw.cells)) or own
+    for _, role in roles.each():
+        own = attempt(partial(with_roles, own, role, raw.cells)) or own
     return own, target, unsaid
 
 

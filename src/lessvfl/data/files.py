@@ -19,7 +19,7 @@ from lessvfl.data.readers import (
     read_table,
     release_unused,
 )
-from lessvfl.data.roles import check_units, with_roles
+from lessvfl.data.roles import NO_ROLES, HeldOutIds, Roles, with_cells, with_roles
 from lessvfl.data.table import checked_names, frame_of, from_arrays, from_labels
 from lessvfl.errors import DataError
 from lessvfl.settings import near
@@ -36,30 +36,29 @@ LIKELY = (
 def load_file(
     path: Path,
     label: str | None = None,
-    sample_weight: str | None = None,
-    group_column: str | None = None,
+    roles: Roles = NO_ROLES,
     task: str | None = None,
 ) -> Dataset:
     """Load a table from a file, under the file's name.
 
     A ``.npz`` file has the arrays ``X`` and ``y``, and perhaps ``feature_names``,
-    ``label_names``, ``X_test``, ``y_test`` and ``informative``. The row weights are one
-    of its columns, which is then no feature, or an array of their own in such a file;
-    so are the groups of its rows. What the labels are is told by their look, unless a
-    `task` is given.
+    ``label_names``, ``X_test``, ``y_test`` and ``informative``. What has a role is one
+    of its columns, which is then no feature, or an array of its own in such a file.
+    What the labels are is told by their look, unless a `task` is given.
     """
     if not _is_npz(path):
         raw = read_table(path)
         frame, y = _labelled(raw, label, path)
         table = from_arrays(frame, y, name=path.stem, task=task)
-        return with_roles(table, sample_weight, group_column, raw.cells)
+        return with_roles(table, roles, raw.cells)
     label = label or "y"
     arrays = read_npz(path, ["X", label])
     frame = _npz_frame(arrays)
-    weight, units = (
-        arrays[name] if name in arrays and name not in frame.names else None
-        for name in (sample_weight, group_column)
-    )
+    apart: dict[str | None, NDArray[Any]] = {
+        name: arrays[name]
+        for name, _ in roles.each()
+        if name in arrays and name not in frame.names
+    }
     data = from_arrays(
         frame,
         arrays[label],
@@ -67,19 +66,15 @@ def load_file(
         task=task,
         X_test=arrays.get("X_test"),
         y_test=arrays.get(f"{label}_test"),
-        sample_weight=weight,
+        sample_weight=apart.get(roles.sample_weight),
         label_names=_texts(arrays.get("label_names")),
     )
     if (mask := arrays.get("informative")) is not None:
         data = _with_informative(data, mask, path)
-    if units is not None:
-        owner = f"'{data.name}' (array '{group_column}')"
-        data = replace(data, units=check_units(units, frame.n_rows, owner))
-    return with_roles(
-        data,
-        sample_weight if weight is None else None,
-        group_column if units is None else None,
-    )
+    data = with_cells(data, roles, apart)
+    for name, role in roles.each():
+        data = data if name in apart else with_roles(data, role)
+    return data
 
 
 def _npz_frame(arrays: Mapping[str, NDArray[Any]]) -> Frame:
@@ -286,36 +281,37 @@ def load_labels(
     path: Path,
     label: str | None = None,
     id_column: str | None = None,
-    sample_weight: str | None = None,
+    roles: Roles = NO_ROLES,
     task: str | None = None,
-    group_column: str | None = None,
-) -> tuple[Dataset, NDArray[Any] | None, NDArray[np.bool_] | None]:
-    """Load the label holder's own table: labels, ids, and rows marked for testing.
+) -> tuple[Dataset, NDArray[Any] | None]:
+    """Load the label holder's own table: labels, which rows test, and the ids.
 
     A ``.npz`` file has the labels in the array ``y`` (or `label`), and may mark test
-    rows in the array ``is_test`` and name classes in ``label_names``. `sample_weight`
-    is the column or array of row weights, `group_column` that of whom the rows are of.
-    What the labels are is told by their look, unless a `task` is given.
+    rows in the array ``is_test`` and name classes in ``label_names``. What has a role
+    is a column or an array of the file. What the labels are is told by their look,
+    unless a `task` is given.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    roles = ("ids", "row weights", "groups of rows")
-    given = zip(roles, (id_column, sample_weight, group_column), strict=True)
-    named = {what: name for what, name in given if name is not None}
+    given = {
+        "ids": id_column,
+        "row weights": roles.sample_weight,
+        "groups of rows": roles.group_column,
+        "times of rows": roles.time_column,
+    }
+    named = {what: name for what, name in given.items() if name is not None}
+    cells: dict[str | None, NDArray[Any]]
     if _is_npz(path):
         label = label or "y"
         arrays = read_npz(path, [label, *named.values()])
-        y, cells = arrays[label], {what: arrays[name] for what, name in named.items()}
+        y, cells = arrays[label], {name: arrays[name] for name in named.values()}
     else:
         raw = read_table(path)
-        cells = {w: raw.column_of(name, path, w) for w, name in named.items()}
-        columns = [name for name in raw.names if name not in named.values()]
+        cells = {name: raw.column_of(name, path, w) for w, name in named.items()}
+        columns = [name for name in raw.names if name not in cells]
         y = read_labels(raw, label_column(columns, label, path))
     is_test, names = arrays.get("is_test"), _texts(arrays.get("label_names"))
-    dataset = from_labels(y, path.stem, task, cells.get("row weights"), names)
-    if group_column is not None:
-        owner = f"'{path.stem}' (column '{group_column}')"
-        units = check_units(cells["groups of rows"], len(dataset.y), owner)
-        dataset = replace(dataset, units=units)
+    weights = cells.get(roles.sample_weight)
+    dataset = from_labels(y, path.stem, task, weights, names)
     if is_test is not None and (
         is_test.dtype != np.bool_ or is_test.shape != dataset.y.shape
     ):
@@ -325,4 +321,32 @@ def load_labels(
             f"{is_test.shape}."
         )
     release_unused()
-    return dataset, cells.get("ids"), is_test
+    dataset = replace(dataset, is_test=is_test)
+    return with_cells(dataset, roles, cells), cells.get(id_column)
+
+
+def load_roles(
+    sample_weight: str | None = None,
+    group_column: str | None = None,
+    time_column: str | None = None,
+    test_ids: str | Path | None = None,
+    id_column: str | None = None,
+) -> Roles:
+    """Return the roles of columns; test ids are read from a file, see there."""
+    ids = None
+    if test_ids is not None:
+        ids = load_test_ids(Path(test_ids).expanduser(), id_column)
+    return Roles(sample_weight, group_column, time_column, ids)
+
+
+def load_test_ids(path: Path, id_column: str | None = None) -> HeldOutIds:
+    """Load ids of rows to test on; `id_column` is the file's only one unless given."""
+    if id_column is None:
+        names = [] if _is_npz(path) else read_table(path).names
+        if len(names) != 1:
+            raise DataError(
+                f"The file of test ids '{path}' must have one column, named as the "
+                f"column of ids is in the table. Got {listed(names, 5) or 'arrays'}."
+            )
+        (id_column,) = names
+    return HeldOutIds.of(id_column, load_ids(path, id_column), path.name)

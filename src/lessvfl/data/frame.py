@@ -258,6 +258,8 @@ class Dataset:
     notes: tuple[str, ...] = ()  # sentences the user must read with the numbers
     weight: Floats | None = None  # (N,), how much every row counts in the loss
     units: Places | None = None  # (N,), the person or the like that a row is of
+    times: NDArray[Any] | None = None  # (N,), days or numbers: the latest are the test
+    is_test: NDArray[np.bool_] | None = None  # (N,), where the test rows are named
     findings: tuple[Finding, ...] = ()  # what was done to read its columns
     task_reason: str = ""  # why its labels are classes, or numbers to regress on
     # Who holds which columns (names or globs), where the data are vertical by nature.
@@ -287,6 +289,8 @@ class Dataset:
             y=self.y[rows],
             weight=None if self.weight is None else self.weight[rows],
             units=None if self.units is None else self.units[rows],
+            times=None if self.times is None else self.times[rows],
+            is_test=None if self.is_test is None else self.is_test[rows],
         )
 
 
@@ -367,6 +371,18 @@ class DataConfig(Section):
         None,
         "seed of rows and planted columns; none: each run's own; given: seeds differ "
         "in networks and steps alone, as those of an ensemble do",
+    )
+    folds: int = setting(
+        an_int(1, 1000),
+        1,
+        "parts that the rows are divided into by the seed, each of them the test rows "
+        "of one run; 1: a single split",
+    )
+    gap: float = setting(
+        a_float(),
+        0.0,
+        "with a time column: how long before the first test row training ends, in days "
+        "or in the unit of its numbers; rows in between are left out",
     )
     scale: str = setting(
         one_of("auto", "standardize", "global", "none"),

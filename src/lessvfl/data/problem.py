@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data import plant, split
+from lessvfl.data import dealing, plant, split
 from lessvfl.data.blocks import Blocks, distinct, find_blocks, seen_share, some_blocks
 from lessvfl.data.columns import left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
@@ -34,6 +34,7 @@ from lessvfl.data.labels import (
     threshold_of,
 )
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent
+from lessvfl.data.test_rows import settle_test_rows
 from lessvfl.errors import DataError, warn
 from lessvfl.terms import Task, listed, plural, stream_seed
 
@@ -86,6 +87,7 @@ class Problem:
     score_reason: str = ""
     positive: int = 1  # of two classes the one that the average precision is of
     blocks: Places | None = None  # of the training rows; None: every row is alone
+    test_blocks: Places | None = None  # of the test rows, as those
     n_blocks: int | None = None  # of all rows; None: every row is alone
     n_equal: int = 0  # of all rows, those that equal another
     # The share of test rows that equal a training row; None: there are none, or nobody
@@ -118,7 +120,7 @@ def prepare(
     dataset: Dataset,
     config: DataConfig,
     *,
-    parties: split.PartySpec | None = None,
+    parties: dealing.PartySpec | None = None,
     spurious: float | Sequence[float] = 0.0,
     seed: int = 0,
     groups: Mapping[str, Sequence[str]] | None = None,
@@ -163,15 +165,16 @@ def prepare(
     """
     seed = config.row_seed(seed)
     count, X = dataset.own_parties if parties is None else parties, dataset.X
-    dealt = split.deal_columns(X.names, count, config, seed, X.unused)
+    dealt = dealing.deal_columns(X.names, count, config, seed, X.unused)
     shares = plant.shares_of(spurious, len(dealt))
-    feature_of = split.features_of(dealt, groups)
+    feature_of = dealing.features_of(dealt, groups)
     held = {name: usable(name, columns, X) for name, columns in dealt.items()}
     marks = marks_of(X, config.missing_values)
     warn_of_absent(X, config.missing_values)
-    used = set(split.owners(held))
+    used = set(dealing.owners(held))
     if config.equal_rows == "distinct":
         dataset = distinct(dataset, used, marks)
+    dataset, _ = settle_test_rows(dataset, config)
     blocks = find_blocks(dataset, config)
     train, test, own, alone = _rows(dataset, config, seed, in_order, blocks)
     blanked = blank(train, marks), blank(test, marks)
@@ -262,6 +265,7 @@ class LabelRows:
     y_train: NDArray[Any]
     y_test: NDArray[Any]
     weight: Floats | None
+    test_blocks: Places | None = None
     blocks: Places | None = None  # of the training rows, and of all rows how many:
     n_blocks: int | None = None
     n_equal: int = 0
@@ -276,7 +280,10 @@ def label_rows(
     """Return the labels of these training and test rows."""
     weight = None if dataset.weight is None else dataset.weight[train]
     rows = LabelRows(dataset.y[train], dataset.y[test], weight)
-    return rows if blocks is None else _with_blocks(rows, train, blocks)
+    if blocks is None:
+        return rows
+    of_test = some_blocks(blocks.of_row, test)
+    return replace(_with_blocks(rows, train, blocks), test_blocks=of_test)
 
 
 def _with_blocks(rows: LabelRows, train: Places, blocks: Blocks) -> LabelRows:
@@ -309,6 +316,7 @@ def labels_alone(
         score_reason=reason,
         positive=positive_class(counts),
         blocks=rows.blocks,
+        test_blocks=rows.test_blocks,
         n_blocks=rows.n_blocks,
         n_equal=rows.n_equal,
         task_reason=dataset.task_reason,
@@ -415,7 +423,7 @@ def _warn_constant(encodings: Sequence[Encoding]) -> None:
 def _notes(
     frame: Frame,
     held: Mapping[str, Sequence[str]],
-    parties: split.PartySpec,
+    parties: dealing.PartySpec,
     counts: CellCounts,
 ) -> tuple[str, ...]:
     """Return the sentences about what was done to the data on the way."""
@@ -423,7 +431,7 @@ def _notes(
     names = [*frame.names]
     if isinstance(parties, int):  # which deals no others
         names = [name for name in names if name not in frame.unused]
-    excluded = [*split.excluded_columns(names, parties)]
+    excluded = [*dealing.excluded_columns(names, parties)]
     if excluded:
         are = plural(len(excluded), "column is", "columns are")
         notes.append(f"{are} excluded by name: {listed(excluded)}.")

@@ -1,72 +1,146 @@
-"""Columns that are no features: how much rows weigh, and whom they are of."""
+"""Columns that are no features: how much rows weigh, whose they are, which test."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.frame import Dataset, Floats, Places
-from lessvfl.errors import DataError
+from lessvfl.data.frame import Dataset, is_missing
+from lessvfl.data.row_cells import check_times, check_units, check_weights
+from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.settings import near
 from lessvfl.terms import listed, plural
 
 
-def with_roles(
-    data: Dataset,
-    sample_weight: str | None,
-    group_column: str | None,
-    cells_of: Callable[[str], NDArray[Any]] | None = None,
-) -> Dataset:
-    """Return a data set whose row weights and groups of rows are no features.
+@dataclass(frozen=True)
+class HeldOutIds:
+    """The ids of the rows to test on, and the column of a table that has such ids."""
 
-    `cells_of` gives the cells of a column as they came, where that is known: groups
-    are taken from it, since numbers beyond 2^53 are not rounded there.
+    column: str
+    ids: frozenset[str]
+    source: str  # the file that they are from
+
+    @classmethod
+    def of(cls, column: str, cells: NDArray[Any], source: str) -> HeldOutIds:
+        """Take ids as they were read from a file."""
+        present = [cell for cell in cells.tolist() if not is_missing(cell)]
+        ids = frozenset(map(_id_text, present)) - {""}
+        if not ids:
+            raise DataError(f"The file of test ids '{source}' must hold ids. Got none.")
+        return cls(column, ids, source)
+
+    def mark(self, cells: NDArray[Any], owner: str) -> NDArray[np.bool_]:
+        """Tell which rows are for testing by the ids of all rows."""
+        found = [_id_text(cell) for cell in cells.tolist()]
+        is_test = np.array([one in self.ids for one in found], dtype=np.bool_)
+        known = len(self.ids.intersection(found))
+        ids = f"The {plural(len(self.ids), 'test id')} of '{self.source}'"
+        if not known or is_test.all():
+            raise DataError(
+                f"{ids} must be those of some rows of {owner} and not of all. Got "
+                f"{is_test.sum():,} of {len(is_test):,} rows with such an id."
+            )
+        if known < len(self.ids):
+            warn(
+                f"{len(self.ids) - known:,} of {len(self.ids):,} test ids of "
+                f"'{self.source}' are in no row of {owner}."
+            )
+        return is_test
+
+
+def _id_text(cell: Any) -> str:
+    """Return an id as a text; a whole number is the same however it is written."""
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)
+    return str(cell)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What columns say of rows that is no feature of them."""
+
+    sample_weight: str | None = None
+    group_column: str | None = None
+    time_column: str | None = None
+    test_ids: HeldOutIds | None = None
+
+    def each(self) -> list[tuple[str, Roles]]:
+        """Return the roles that are given one by one, each after its column."""
+        names = ("sample_weight", "group_column", "time_column")
+        found = [
+            (column, Roles(**{n: column}))
+            for n in names
+            if (column := getattr(self, n))
+        ]
+        if self.test_ids is not None:
+            found.append((self.test_ids.column, Roles(test_ids=self.test_ids)))
+        return found
+
+    def __post_init__(self) -> None:
+        """Refuse two ways to say which rows are for testing."""
+        if self.time_column is not None and self.test_ids is not None:
+            raise ConfigError(
+                "Test rows must be said by a time column or by test ids. Got both: "
+                f"'{self.time_column}' and '{self.test_ids.source}'."
+            )
+
+
+NO_ROLES = Roles()
+
+CellsOf = Callable[[str], NDArray[Any]]
+
+
+def with_roles(data: Dataset, roles: Roles, cells_of: CellsOf | None = None) -> Dataset:
+    """Return a data set whose columns with such a role are no features.
+
+    `cells_of` gives the cells of a column as they came, where that is known: groups,
+    times and ids are taken from it, since numbers beyond 2^53 are not rounded there.
     """
-    if sample_weight is not None:
-        data = take_weights(data, sample_weight)
-    if group_column is not None:
-        data = take_units(data, group_column, cells_of)
+    if roles.sample_weight is not None:
+        data = take_weights(data, roles.sample_weight)
+    if roles.group_column is not None:
+        data = take_units(data, roles.group_column, cells_of)
+    if roles.time_column is not None:
+        data = take_times(data, roles.time_column, cells_of)
+    if roles.test_ids is not None:
+        data = take_test_ids(data, roles.test_ids, cells_of)
     return data
 
 
-def one_cell_per_row(cells: Any, n_rows: int, allowed: str) -> NDArray[Any]:
-    """Return a cell for each row, or refuse other ones by the sentence `allowed`."""
-    array = np.asarray(cells)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.shape != (n_rows,):
-        got = f"{len(array)} for {n_rows} rows" if array.ndim == 1 else "a table"
-        raise DataError(f"{allowed} Got {got}.")
-    return array
+def with_cells(
+    data: Dataset, roles: Roles, cells: Mapping[str | None, NDArray[Any]]
+) -> Dataset:
+    """Return a data set with what cells besides its columns say of its rows.
+
+    `cells` are by the name that the roles have for them; weights are not among them.
+    """
+    n_rows = data.X.n_rows
+    if (units := cells.get(roles.group_column)) is not None:
+        owner = f"'{data.name}' (column '{roles.group_column}')"
+        data = replace(data, units=check_units(units, n_rows, owner))
+    if (times := cells.get(roles.time_column)) is not None:
+        _refuse_own_test_rows(data, f"the time column '{roles.time_column}'")
+        owner = f"'{data.name}' (column '{roles.time_column}')"
+        data = replace(data, times=check_times(times, n_rows, owner))
+    ids = roles.test_ids
+    if ids is not None and (own := cells.get(ids.column)) is not None:
+        _refuse_own_test_rows(data, f"the test ids of '{ids.source}'")
+        is_test = ids.mark(own, f"'{data.name}'")
+        rows = plural(int(is_test.sum()), "row")
+        note = f"Test rows are the {rows} whose '{ids.column}' is in '{ids.source}'."
+        data = replace(data, is_test=is_test, notes=(*data.notes, note))
+    return data
 
 
-def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
-    """Return row weights as numbers, or refuse what cannot be one."""
-    allowed = (
-        f"The row weights of {owner} must be finite numbers >= 0, one for each row."
-    )
-    checked = np.empty(n_rows)
-    for row, cell in enumerate(one_cell_per_row(weights, n_rows, allowed).tolist()):
-        checked[row] = as_number(cell)
-        if not 0 <= checked[row] < math.inf:
-            got = "nothing" if cell is None or cell != cell else repr(cell)
-            raise DataError(f"{allowed} Got {got} in row {row + 1}.")
-    if not checked.any():
-        raise DataError(f"{allowed[:-1]}, and one above 0. Got zero in every row.")
-    return checked
-
-
-def as_number(cell: Any) -> float:
-    """Return a cell as a number, NaN where it is none; a text is none."""
-    try:
-        return math.nan if isinstance(cell, str | bytes) else float(cell)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+def _refuse_own_test_rows(dataset: Dataset, what: str) -> None:
+    if dataset.X_test is not None or dataset.is_test is not None:
+        raise ConfigError(
+            f"The data set '{dataset.name}' brings test rows of its own. Got {what}."
+        )
 
 
 def take_weights(dataset: Dataset, column: str) -> Dataset:
@@ -109,31 +183,42 @@ def take_column(
     return rest, dataset.X.cells(index)
 
 
-def check_units(cells: Any, n_rows: int, owner: str) -> Places:
-    """Return whom every row is of as numbers, or refuse what names nobody."""
-    allowed = f"The groups of rows of {owner} must be named in every row"
-    named = one_cell_per_row(cells, n_rows, f"{allowed}.").tolist()
-    n_missing = sum(cell is None or cell != cell or cell == "" for cell in named)
-    if n_missing:
-        raise DataError(f"{allowed}. Got {plural(n_missing, 'row')} without a name.")
-    code: dict[Any, int] = {}
-    numbers = [code.setdefault(cell, len(code)) for cell in named]
-    if len(code) < 2:
-        raise DataError(f"{allowed}, with two names or more. Got one for all rows.")
-    return np.array(numbers, dtype=np.int64)
-
-
 def take_units(
-    dataset: Dataset,
-    column: str,
-    cells_of: Callable[[str], NDArray[Any]] | None = None,
+    dataset: Dataset, column: str, cells_of: CellsOf | None = None
 ) -> Dataset:
     """Return a data set whose rows are grouped by a column, which is no feature.
 
     `cells_of` gives the cells of a column as they came, where that is known.
     """
     left, cells = take_column(dataset, column, "groups of rows")
+    own = cells if cells_of is None else cells_of(column)
+    return with_cells(left, Roles(group_column=column), {column: own})
+
+
+def take_times(
+    dataset: Dataset, column: str, cells_of: CellsOf | None = None
+) -> Dataset:
+    """Return a data set whose rows are of the times in a column, which is no feature.
+
+    `cells_of` gives the cells of a column as they came, where that is known.
+    """
+    left, cells = take_column(dataset, column, "times of rows")
+    kinds = {own.name: own.kind for own in dataset.X.columns}
     if cells_of is not None:
         cells = cells_of(column)
-    owner = f"'{dataset.name}' (column '{column}')"
-    return replace(left, units=check_units(cells, dataset.X.n_rows, owner))
+    elif kinds[column] == "date":
+        cells = cells.astype("M8[D]")
+    return with_cells(left, Roles(time_column=column), {column: cells})
+
+
+def take_test_ids(
+    dataset: Dataset, test_ids: HeldOutIds, cells_of: CellsOf | None = None
+) -> Dataset:
+    """Return a data set whose test rows are named by ids, which are no feature.
+
+    `cells_of` gives the cells of a column as they came, where that is known.
+    """
+    column = test_ids.column
+    left, cells = take_column(dataset, column, "ids")
+    own = cells if cells_of is None else cells_of(column)
+    return with_cells(left, Roles(test_ids=test_ids), {column: own})

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from lessvfl.data.column import EncodedColumn, Finding
+from lessvfl.data.dealing import match_columns
 from lessvfl.data.frame import Floats, Frame
-from lessvfl.data.split import match_columns
 from lessvfl.errors import ConfigError, warn
 
 Mark = float | str  # a date by its days since 1970-01-01

@@ -1,272 +1,20 @@
-"""Who holds which columns, which rows are for test, and the file of party columns."""
+"""Which rows are for training and which for testing."""
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import DataConfig, Dataset, Places
-from lessvfl.errors import ConfigError, DataError, warn
-from lessvfl.settings import near, refuse
-from lessvfl.terms import listed, plural, stream_seed
+from lessvfl.errors import ConfigError, DataError
+from lessvfl.terms import plural, stream_seed
 
 MANY_ROWS = 1 << 20  # from here on test rows are drawn block by block
 BLOCK = 1 << 16
+CHANGE = "change test_share or split"
 MOST_DRAWN = 10**9  # rows from which numpy cannot draw without replacement
-
-# How many parties, how many columns each has, or the columns (names, globs) of each.
-PartySpec = int | Sequence[int] | Mapping[str, Sequence[str]]
-
-
-def deal_columns(
-    names: Sequence[str],
-    parties: PartySpec,
-    config: DataConfig,
-    seed: int,
-    unused: Collection[str] = (),
-) -> dict[str, list[str]]:
-    """Say which party holds which columns; a number of parties deals no `unused`."""
-    if isinstance(parties, Mapping):
-        return _deal_by_name(names, parties)
-    if isinstance(parties, int | np.integer):
-        names = [name for name in names if name not in unused]
-    sizes = _sizes(len(names), parties, config.uneven, len(unused))
-    order = list(names)
-    if config.columns == "random":
-        rng = np.random.default_rng(stream_seed(seed, "columns"))
-        order = [order[i] for i in rng.permutation(len(order))]
-    ends = np.cumsum(sizes)
-    return {
-        f"party{i}": order[end - size : end]
-        for i, (size, end) in enumerate(zip(sizes, ends, strict=True))
-    }
-
-
-def _sizes(
-    n_columns: int, parties: int | Sequence[int], uneven: str, n_unused: int
-) -> list[int]:
-    """Return how many columns each party gets."""
-    allowed = "a whole number >= 1, sizes such as [10, 20], or names with their columns"
-    if isinstance(parties, int | np.integer):
-        if not _is_count(parties):
-            raise refuse("parties", "argument", allowed, parties)
-        if parties > n_columns:
-            more = f"; {n_unused} more {'is' if n_unused == 1 else 'are'} left out"
-            raise ConfigError(
-                f"Every party must hold a feature of its own. Got {parties} parties "
-                f"for n_features = {n_columns}{more * bool(n_unused)}."
-            )
-        share, rest = divmod(n_columns, int(parties))
-        extra = rest if uneven == "spread" else 0
-        return [share + (i < extra) for i in range(parties)]
-    sizes = list(parties) if isinstance(parties, list | tuple) else []
-    if not sizes or not all(_is_count(size) for size in sizes):
-        raise refuse("parties", "argument", allowed, parties)
-    if sum(sizes) != n_columns:
-        raise ConfigError(
-            f"The sizes of the parties must add up to the number of columns, "
-            f"{n_columns}. Got {sizes}, which add up to {sum(sizes)}."
-        )
-    return sizes
-
-
-def _is_count(size: Any) -> bool:
-    whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
-    return whole and size >= 1
-
-
-def _deal_by_name(
-    names: Sequence[str], parties: Mapping[str, Sequence[str]]
-) -> dict[str, list[str]]:
-    """Return the columns that each party names, and warn of those nobody names."""
-    if not parties:
-        raise ConfigError("The parties must be one or more. Got none.")
-    held: dict[str, list[str]] = {}
-    owner: dict[str, str] = {}
-    for party, patterns in parties.items():
-        held[party] = match_columns(names, patterns, f"party '{party}'")
-        for column in held[party]:
-            if column in owner:
-                raise ConfigError(
-                    f"Column '{column}' must belong to one party. "
-                    f"Got '{owner[column]}' and '{party}'."
-                )
-            owner[column] = party
-    excluded = excluded_columns(names, parties)
-    left = [name for name in names if name not in owner and name not in excluded]
-    if left:
-        warn(
-            f"{plural(len(left), 'column belongs', 'columns belong')} to no party and "
-            f"{'is' if len(left) == 1 else 'are'} left out: {listed(left)}."
-        )
-    return held
-
-
-GLOB = re.compile(r"[*?\[]")
-EXCEPT = "!"  # before what is excluded; \\! for a name that begins with it
-
-
-def match_columns(
-    names: Sequence[str], patterns: Sequence[str] | str, owner: str
-) -> list[str]:
-    """Return the columns that names or globs stand for, each once, in order.
-
-    Those after a ``!`` are left out of the others, or of all where there are no others.
-    """
-    return _matched_and_excluded(names, patterns, owner)[0]
-
-
-Names = Mapping[str, None]  # of columns, in order
-
-
-def _matched_and_excluded(
-    names: Sequence[str], patterns: Sequence[str] | str, owner: str
-) -> tuple[list[str], list[str]]:
-    """Return the columns that patterns stand for, and those that they leave out."""
-    known = dict.fromkeys(names)
-    wanted, unwanted = [], []
-    for pattern in [patterns] if isinstance(patterns, str) else map(str, patterns):
-        if pattern.startswith(EXCEPT) and pattern not in known:
-            unwanted.append(pattern.removeprefix(EXCEPT))
-        else:  # a column's own name is no mark
-            wanted.append(pattern)
-    if not wanted and not unwanted:
-        raise ConfigError(f"The columns of {owner} must be one or more. Got none.")
-    matched = [name for pattern in wanted for name in _matches(known, pattern, owner)]
-    excluded = [
-        name for pattern in unwanted for name in _matches(known, pattern, owner, EXCEPT)
-    ]
-    left = dict.fromkeys(matched if wanted else known)
-    for name in excluded:
-        left.pop(name, None)
-    if not left:
-        marked = listed([f"'{EXCEPT}{pattern}'" for pattern in unwanted])
-        raise ConfigError(
-            f"The columns of {owner} must be one or more. Got none after {marked}."
-        )
-    return list(left), excluded
-
-
-def _matches(known: Names, pattern: str, owner: str, mark: str = "") -> list[str]:
-    """Return the columns of one name or glob, or refuse one that has none."""
-    if pattern in known:
-        return [pattern]
-    plain = pattern.removeprefix("\\") if pattern.startswith("\\!") else pattern
-    matches = [name for name in known if fnmatch.fnmatchcase(name, plain)]
-    if not matches and not (mark and GLOB.search(pattern)):
-        raise ConfigError(
-            f"The columns of {owner} must be in the table. "
-            f"Got '{mark}{pattern}', which matches none.{near(pattern, known)}"
-        )
-    return matches
-
-
-def excluded_columns(names: Sequence[str], parties: PartySpec) -> dict[str, str]:
-    """Return the columns that a party excludes and none has, with that party."""
-    if not isinstance(parties, Mapping):
-        return {}
-    by_party: dict[str, str] = {}
-    held: set[str] = set()
-    for party, patterns in parties.items():
-        own, excluded = _matched_and_excluded(names, patterns, f"party '{party}'")
-        held.update(own)
-        for name in excluded:
-            by_party.setdefault(name, party)
-    return {n: by_party[n] for n in names if n in by_party and n not in held}
-
-
-def owners(held: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the party that holds each column."""
-    return {column: party for party, columns in held.items() for column in columns}
-
-
-def features_of(
-    held: Mapping[str, Sequence[str]], groups: Mapping[str, Sequence[str]] | None
-) -> dict[str, str]:
-    """Return the feature of each column that a group names."""
-    owner = owners(held)
-    feature_of: dict[str, str] = {}
-    for feature, patterns in (groups or {}).items():
-        columns = match_columns(list(owner), patterns, f"feature '{feature}'")
-        holders = sorted({owner[column] for column in columns})
-        if len(holders) > 1:
-            raise ConfigError(
-                f"The columns of feature '{feature}' must belong to one party. "
-                f"Got columns of {' and '.join(repr(party) for party in holders)}."
-            )
-        for column in columns:
-            if column in feature_of:
-                raise ConfigError(
-                    f"Column '{column}' must belong to one feature. "
-                    f"Got '{feature_of[column]}' and '{feature}'."
-                )
-            feature_of[column] = feature
-    for feature in feature_of.values():
-        if feature in owner and feature_of.get(feature) != feature:
-            raise ConfigError(
-                f"The feature '{feature}' must not be named like a column outside it. "
-                f"Got a column '{feature}' of party '{owner[feature]}'."
-            )
-    return feature_of
-
-
-UNQUOTED = re.compile(r"""^[^"'#]*?[\[,:-]\s*(![^\s,\]}"'\0]+)""", re.MULTILINE)
-
-
-def yaml_problem(error: Exception) -> str:
-    """Say what is wrong with a text that is not YAML, and in which line.
-
-    An exclusion without quotes is a tag to YAML, and named where there is one.
-    """
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return " ".join(str(error).split())
-    problem = str(getattr(error, "problem", None) or "it cannot be read")
-    if unquoted := UNQUOTED.search(mark.buffer or ""):
-        name = unquoted.group(1)
-        return f"'{name}' without quotes; write \"{name}\""
-    return f"{problem} in line {mark.line + 1}"
-
-
-def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:
-    """Read a YAML file of names with their columns: ``clinic: ["lab_*", "!lab_id"]``.
-
-    `of` says what the names are (party or feature), for error messages.
-    """
-    import yaml
-
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"The file of {of} names must be readable. Got '{path}' ({error})."
-        ) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"The file of {of} names '{path}' must be YAML. Got this: "
-            f"{yaml_problem(error)}."
-        ) from None
-    if not isinstance(content, dict) or not content:
-        raise ConfigError(
-            f"The file '{path}' must map {of} names to columns. "
-            f"Got {type(content).__name__}."
-        )
-    parties: dict[str, list[str]] = {}
-    for party, columns in content.items():
-        columns = [columns] if isinstance(columns, str) else columns
-        if not isinstance(columns, list) or not columns:
-            raise ConfigError(
-                f"The columns of {of} '{party}' in '{path}' must be a list of names "
-                f"or globs. Got {columns!r}."
-            )
-        parties[str(party)] = [str(column) for column in columns]
-    return parties
 
 
 def split_rows(
@@ -279,8 +27,13 @@ def split_rows(
     """Return the rows to train on and the rows to test on, perhaps as they stand.
 
     Rows of one block, where `blocks` (N,) are given, are all on one side: with
-    split=first on that of the first of them.
+    split=first on that of the first of them. Where test rows are marked, these are.
     """
+    assert dataset.times is None, "`settle_test_rows` has marked the latest"
+    if dataset.is_test is not None:
+        return np.flatnonzero(~dataset.is_test), np.flatnonzero(dataset.is_test)
+    if config.folds > 1:
+        return _fold_rows(dataset, config, seed, blocks)
     n = dataset.X.n_rows
     n_train = int(n * (1.0 - config.test_share) + 1e-9)
     if n_train < 1:
@@ -311,6 +64,73 @@ def split_rows(
     state = np.random.RandomState(stream_seed(seed, "split") % 2**32)
     train, test = _shuffle_split(n, n_train, classes, state)
     return (np.sort(train), np.sort(test)) if in_order else (train, test)
+
+
+def fold_seeds(seeds: Sequence[int], folds: int) -> list[int]:
+    """Return a seed for every fold of every seed: those of seed s are s * folds + f.
+
+    >>> fold_seeds([0, 7], 3)
+    [0, 1, 2, 21, 22, 23]
+    """
+    found = [seed * folds + fold for seed in seeds for fold in range(folds)]
+    if folds > 1 and found and max(found) >= 2**63:
+        raise ConfigError(
+            f"With {folds} folds every seed must be below {2**63 // folds}. Got "
+            f"{max(seeds)}."
+        )
+    return found
+
+
+def _fold_rows(
+    dataset: Dataset, config: DataConfig, seed: int, blocks: Places | None
+) -> tuple[Places, Places]:
+    """Return all rows but those of one fold, and those, in order.
+
+    The seed is one of `fold_seeds`: it says by which one rows are divided, and which
+    fold this is.
+    """
+    first, fold = divmod(seed, config.folds)
+    n, classes = len(dataset.y), None if dataset.task == "regression" else dataset.y
+    if config.folds > n:
+        raise DataError(
+            f"The folds of '{dataset.name}' must be as many as its rows or fewer. Got "
+            f"{config.folds} for {plural(n, 'row')}."
+        )
+    if classes is not None:
+        _refuse_rare_classes(dataset, n // config.folds)
+    own = np.arange(n) if blocks is None else blocks
+    rng = np.random.default_rng(stream_seed(first, "folds"))
+    is_test = _folds_of(own, _classes_of(own, classes), config.folds, rng)[own] == fold
+    return _both_sides(
+        dataset, np.flatnonzero(~is_test), np.flatnonzero(is_test), "change folds"
+    )
+
+
+def _folds_of(
+    blocks: Places, kinds: Places, n_folds: int, rng: np.random.Generator
+) -> Places:
+    """Return the fold of every block; each has about as many rows of every class.
+
+    Blocks are taken in random order, large ones first, each for the fold that has the
+    fewest rows of its class so far, and then the fewest in all.
+    """
+    sizes = np.bincount(blocks)
+    order = rng.permutation(len(sizes))
+    order = order[np.lexsort((kinds[order], -sizes[order]))]
+    if sizes.max() == 1:  # the same, at once
+        folds = np.empty(len(sizes), dtype=np.int64)
+        folds[order] = np.arange(len(sizes)) % n_folds
+        return folds
+    folds = np.zeros(len(sizes), dtype=np.int64)
+    of_class = np.zeros((int(kinds.max()) + 1, n_folds), dtype=np.int64)
+    of_all = np.zeros(n_folds, dtype=np.int64)
+    for block in order:
+        own = of_class[kinds[block]]
+        fold = np.lexsort((of_all, own))[0]
+        folds[block] = fold
+        own[fold] += sizes[block]
+        of_all[fold] += sizes[block]
+    return folds
 
 
 def common_rows(n_rows: int, overlap: float, seed: int) -> tuple[Places, Places]:
@@ -359,15 +179,28 @@ def _draw_counts(counts: Places, n: int, state: np.random.RandomState) -> Places
     return found
 
 
-def _both_sides(dataset: Dataset, train: Places, test: Places) -> tuple[Places, Places]:
+def _both_sides(
+    dataset: Dataset, train: Places, test: Places, advice: str = CHANGE
+) -> tuple[Places, Places]:
     """Refuse blocks of rows so large that one side has none."""
     if not len(train) or not len(test):
         raise DataError(
             f"Rows of '{dataset.name}' that equal each other, or are of one group, are "
             f"for training or for testing together. Got {plural(len(train), 'row')} "
-            f"and {len(test)}; change test_share or split."
+            f"and {len(test)}; {advice}."
         )
     return train, test
+
+
+def _classes_of(blocks: Places, classes: Places | None) -> Places:
+    """Return of every block the class that most of its rows have, 0 without classes."""
+    kind = np.zeros(int(blocks.max()) + 1, dtype=np.int64)
+    if classes is not None:
+        n_classes = int(classes.max()) + 1
+        pairs, counts = np.unique(blocks * n_classes + classes, return_counts=True)
+        most = np.lexsort((counts, pairs // n_classes))  # the last of a block
+        kind[pairs[most] // n_classes] = pairs[most] % n_classes
+    return kind
 
 
 def _draw_test_blocks(
@@ -382,13 +215,7 @@ def _draw_test_blocks(
     taken in random order, as near to its share as they get; what is missing or too
     much there is made up for by the next class.
     """
-    sizes = np.bincount(blocks)
-    kind = np.zeros(len(sizes), dtype=np.int64)
-    if classes is not None:
-        n_classes = int(classes.max()) + 1
-        pairs, counts = np.unique(blocks * n_classes + classes, return_counts=True)
-        most = np.lexsort((counts, pairs // n_classes))  # the last of a block
-        kind[pairs[most] // n_classes] = pairs[most] % n_classes
+    sizes, kind = np.bincount(blocks), _classes_of(blocks, classes)
     is_test = np.zeros(len(sizes), dtype=np.bool_)
     share, owed = n_test / len(blocks), 0.0
     for number in rng.permutation(np.unique(kind)):

@@ -15,7 +15,7 @@ from lessvfl.data.column import Column, ColumnKind
 from lessvfl.data.columns import apply_columns, infer_columns
 from lessvfl.data.frame import Dataset, Floats, Frame, check_texts, is_missing
 from lessvfl.data.labels import code_labels, label_cells
-from lessvfl.data.roles import check_weights
+from lessvfl.data.row_cells import check_weights
 from lessvfl.errors import DataError
 
 

@@ -277,6 +277,11 @@ class LessVFLEstimator(FitViews, SelectorMixin, BaseEstimator):  # type: ignore[
             overrides["class_weight"] = weights
         overrides |= {"test_share": 0.0} | dict(self.settings or {})
         resolved = profiles.resolve(self.method, self.profile, dataset, overrides)
+        if resolved.data.folds > 1:
+            raise ConfigError(
+                "The 'folds' setting must be 1 for an estimator, which scikit-learn "
+                f"cross-validates. Got {resolved.data.folds}."
+            )
         if "batch_size" in overrides:
             return resolved
         config = clamp_batch(resolved.config, len(dataset.y))

@@ -21,7 +21,7 @@ from lessvfl.remote.align.messages import Mode
 from lessvfl.remote.policy import Evaluation, Policy
 from lessvfl.settings import AboveZero, Finite, Kind, Positive, Schema
 
-PATHS = ("certificate", "key", "ca", "data", "out")  # relative to the file
+PATHS = ("certificate", "key", "ca", "data", "out", "test_ids")  # relative to the file
 
 
 def _differ(values: Sequence[Any]) -> bool:
@@ -77,6 +77,8 @@ class ServerConfig(Common):
     label: str | None = None  # the column of labels
     sample_weight: str | None = None  # the column of row weights; none: all alike
     group_column: str | None = None  # whom a row is of; none: every row is alone
+    time_column: str | None = None  # when a row is of: the latest are the test rows
+    test_ids: str | None = None  # a file of ids of test rows, in a column as 'id' says
     task: AnyTask | None = None  # what the labels are; none or auto: as they look
     tell_share: bool = False  # tell parties the share of the rarer of two classes
     align: Mode = "none"  # how common rows are found
@@ -85,6 +87,7 @@ class ServerConfig(Common):
     profile: str = "default"
     settings: dict[str, Any] = field(default_factory=dict)  # any, by name
     seeds: Seeds = (0,)  # one run each
+    folds: Positive = 1  # parts of the rows, each the test of a run of every seed
     evaluation: Evaluation = "end"  # at the end, by test rows alone; after all epochs
     silence: AboveZero = 60.0  # seconds without a sign of life from a connected party
     save_every: Positive = 50  # steps between two checkpoints

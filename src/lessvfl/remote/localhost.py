@@ -7,6 +7,7 @@ reveal nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import subprocess
@@ -74,6 +75,12 @@ def run_all(
     """
     experiment.check(job, seeds, target)
     refuse_whole_rows(job.settings)
+    if job.settings.data.folds > 1 and not _tables_stay(job):
+        raise ConfigError(
+            "Between processes the 'folds' setting must be 1 with planted noise or a "
+            "random deal, by which the parties' tables differ from run to run. Got "
+            f"{job.settings.data.folds}."
+        )
     if out is not None:
         folder.claim(out)
     with tempfile.TemporaryDirectory(prefix="lessvfl-try-") as scratch:
@@ -230,6 +237,7 @@ def write_folders(
     """
     names = [table.name for table in problem.parties]
     certificates.init(base, names)
+    job = _with_test_rows(job)
     address, dataset, own = f"127.0.0.1:{port}", job.dataset, job.settings
     blocks = data.find_blocks(dataset, own.data)
     labels = _label_table(dataset, blocks)
@@ -237,7 +245,7 @@ def write_folders(
     settings = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in own.flat().items()
-        if name not in NOT_THE_SERVERS
+        if name not in (*NOT_THE_SERVERS, "folds")
     }
     common: dict[str, Any] = {"id": "row", "align": between.align}
     _write_config(
@@ -254,7 +262,8 @@ def write_folders(
         method=own.method,
         profile=own.profile,
         settings=settings,
-        seeds=list(seeds),
+        seeds=list(dict.fromkeys(seed // own.data.folds for seed in seeds)),
+        folds=own.data.folds,
         save_every=save_every,
         status=None,
         **common,
@@ -276,6 +285,14 @@ def write_folders(
         )
 
 
+def _with_test_rows(job: Job) -> Job:
+    """Return a job whose test rows are marked, without rows that are on no side."""
+    dataset, _ = data.settle_test_rows(job.dataset, job.settings.data)
+    own = dataclasses.replace(job.settings.data, gap=0.0)
+    settings = dataclasses.replace(job.settings, data=own)
+    return dataclasses.replace(job, dataset=dataset, settings=settings)
+
+
 def _own_order(
     job: Job, problem: Problem, seed: int, blocks: Blocks | None
 ) -> NDArray[np.int64]:
@@ -294,11 +311,16 @@ def _label_table(dataset: Dataset, blocks: Blocks | None) -> dict[str, Any]:
     table: dict[str, Any] = {"y": y, "row": np.arange(len(y))}
     if dataset.y_test is not None:
         table["is_test"] = table["row"] >= len(dataset.y)
+    elif dataset.is_test is not None:
+        table["is_test"] = dataset.is_test
     if dataset.label_names:
         table["label_names"] = np.array(dataset.label_names)
     if blocks is not None:
         alone = blocks.n_blocks + np.arange(len(of_test))
-        table["block"] = np.concatenate([blocks.of_row, alone])
+        own = blocks.of_row
+        if dataset.is_test is not None:  # copies of a row may be on both sides
+            own = 2 * own + dataset.is_test
+        table["block"] = np.concatenate([own, alone])
     if dataset.weight is not None:  # those of test rows count nowhere
         table["weight"] = np.concatenate([dataset.weight, np.ones(len(of_test))])
     return table

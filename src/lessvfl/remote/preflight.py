@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl import data
-from lessvfl.data import Dataset, Finding, Table, check, columns, relations, split
+from lessvfl.data import Dataset, Finding, Table, check, columns, dealing, relations
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.home import STATE
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.tables import LabelTable, open_table, resolve_settings
+from lessvfl.run.profiles import Settings
 from lessvfl.wire.flight import parse_address
 
 NOT_NAMED = Finding(None, "not in its 'columns'", "left out", "left out")
@@ -60,7 +61,7 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     own = data.blank(look.select(names), marks)
     found = data.changes(look, findings, names, config.max_categories)
     if held is not None:
-        excluded = split.excluded_columns(table.names, {name: patterns})
+        excluded = dealing.excluded_columns(table.names, {name: patterns})
         found += [
             dataclasses.replace(
                 check.EXCLUDED if column in excluded else NOT_NAMED, column=column
@@ -124,9 +125,16 @@ def check_server(config: ServerConfig) -> check.TableReport:
         own = None if ids is None else attempt(lambda: Ids(ids, config.id or "id"))
         if ids is None or own is not None:  # what a run lacks for alignment
             attempt(lambda: Aligner(config.align, own, table.n_rows, secret=bytes(32)))
-        if settings is not None and table.is_test is None:
-            attempt(lambda: data.split_rows(dataset, settings.data, config.seeds[0]))
+        if settings is not None:
+            attempt(lambda: _split(table, settings, config))
         return _of_labels(dataset, config, problems)
+
+
+def _split(table: LabelTable, settings: Settings, config: ServerConfig) -> None:
+    """Split the rows as a run does, as if all were common."""
+    rows = table.settled(settings, config.align).dataset
+    seeds = data.fold_seeds(config.seeds, settings.data.folds)
+    data.split_rows(rows, settings.data, seeds[0])
 
 
 def _of_labels(

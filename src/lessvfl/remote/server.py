@@ -97,10 +97,13 @@ class ServerProcess:
         resume: bool = False,
     ) -> None:
         self.config = config
-        self.table = table
         self.hub = hub
         self.status = status
         self.settings = resolve_settings(config, table)
+        self.seeds = data.fold_seeds(config.seeds, self.settings.data.folds)
+        self.table = table = table.settled(self.settings, config.align)
+        for note in table.dataset.notes:
+            log.info("%s", note)
         self.device = resolve_device(config.device)
         self.header = bare_header(
             self.settings,
@@ -234,7 +237,7 @@ class ServerProcess:
 
         Returns the record, as it is in the run folder.
         """
-        seeds = [SeedFiles.of(self.folder, seed) for seed in self.config.seeds]
+        seeds = [SeedFiles.of(self.folder, seed) for seed in self.seeds]
         again = seeds[-1].numbers.is_file()
         is_over = (self.folder / FILE_NAME).is_file()
         for number, files in enumerate(seeds, start=1):
@@ -325,7 +328,7 @@ class ServerProcess:
         run = self.hub.run_id.hex()
         return control.Welcome(
             run,
-            config.seeds,
+            tuple(self.seeds),
             config.method,
             self.settings.shared(),
             config.parties,

@@ -16,7 +16,6 @@ from lessvfl import data, settings
 from lessvfl.core.device import resolve_device
 from lessvfl.core.lifted import find_factory
 from lessvfl.data import (
-    Blocks,
     Dataset,
     Encoding,
     Finding,
@@ -157,32 +156,57 @@ class LabelTable:
     """The label holder's table: labels, and perhaps which rows are for testing."""
 
     dataset: Dataset  # without columns
-    is_test: NDArray[np.bool_] | None = None
     ids: NDArray[Any] | None = None  # whom its rows are about
 
     @classmethod
     def load(cls, config: ServerConfig) -> LabelTable:
         """Load the label holder's own table; many rows stay on disk."""
-        where = (Path(config.data), config.label, config.id, config.sample_weight)
-        dataset, ids, is_test = data.load_labels(
-            *where, config.task, config.group_column
-        )
+        if config.test_ids is not None and config.id is None:
+            raise ConfigError(
+                "The 'test_ids' setting needs the column of ids, 'id'. Got none."
+            )
+        named = (config.sample_weight, config.group_column, config.time_column)
+        roles = data.load_roles(*named, config.test_ids, config.id)
+        where = (Path(config.data), config.label, config.id)
+        dataset, ids = data.load_labels(*where, roles, config.task)
         log.info("%s", data.task_sentence(dataset.task, dataset.task_reason))
         Path(config.out).mkdir(mode=0o700, parents=True, exist_ok=True)
-        return cls(dataset, is_test, ids).kept(Scratch(Path(config.out)))
+        return cls(dataset, ids).kept(Scratch(Path(config.out)))
 
     def kept(self, on: Scratch) -> LabelTable:
         """Return the same table with its large parts mapped from disk."""
         own = self.dataset
-        weight, units = on.keep(own.weight), on.keep(own.units)
-        y = on.keep(own.y)
-        dataset = dataclasses.replace(own, y=y, weight=weight, units=units)
-        return LabelTable(dataset, on.keep(self.is_test), on.keep(self.ids))
+        dataset = dataclasses.replace(
+            own,
+            y=on.keep(own.y),
+            weight=on.keep(own.weight),
+            units=on.keep(own.units),
+            times=on.keep(own.times),
+            is_test=on.keep(own.is_test),
+        )
+        return LabelTable(dataset, on.keep(self.ids))
 
     def take(self, rows: NDArray[np.int64]) -> LabelTable:
-        """Return the table of these rows, in this order."""
-        is_test = None if self.is_test is None else self.is_test[rows]
-        return LabelTable(self.dataset.take(rows), is_test)
+        """Return the table of these rows, in this order, without ids."""
+        return LabelTable(self.dataset.take(rows))
+
+    def settled(self, settings: Settings, align: str) -> LabelTable:
+        """Return the table with its test rows marked, and without those of no side.
+
+        They are left out before rows are aligned, so that no party hears of them: each
+        trains and tests with all common rows.
+        """
+        dataset, rows = data.settle_test_rows(self.dataset, settings.data)
+        if rows is None:
+            return LabelTable(dataset, self.ids)
+        if align == "none":
+            n_left_out = plural(self.n_rows - len(rows), "row")
+            raise ConfigError(
+                "With align none every row must be for training or for testing, as all "
+                f"sides have the same ones. Got {n_left_out} in a gap or of people on "
+                "both sides: leave them out of all tables, or align by ids."
+            )
+        return LabelTable(dataset, None if self.ids is None else self.ids[rows])
 
     def facts(self, config: ServerConfig, code: str | None) -> dict[str, str]:
         """Return digests of all that a run depends on; `code` is of its network."""
@@ -195,7 +219,7 @@ class LabelTable:
             labels=own.y,
             weights=own.weight,
             groups=own.units,
-            **{"test rows": self.is_test},
+            **{"test rows": own.is_test},
         )
 
     @property
@@ -226,30 +250,21 @@ class SeedLabels:
     ) -> SeedLabels:
         """Split the common rows; large arrays are mapped from disk."""
         dataset = table.dataset
+        if dataset.is_test is not None and dataset.is_test.all():
+            raise DataError(
+                "The rows that are marked for testing must leave a common row to train "
+                f"on. Got {plural(table.n_rows, 'common row')}, all of them marked."
+            )
         blocks = data.find_blocks(dataset, settings.data)
+        of_row = None if blocks is None else blocks.of_row
         row_seed = settings.data.row_seed(seed)
-        train, test = map(on.keep, _split(table, settings, row_seed, blocks))
+        how = (settings.data, row_seed, settings.keeps_order, of_row)
+        train, test = map(on.keep, data.split_rows(dataset, *how))
         rows = data.label_rows(dataset, train, test, blocks)
         found = data.labels_alone(dataset, rows, settings.data, settings.labels)
         y_train, y_test = on.keep(found.y_train), on.keep(found.y_test)
-        problem = dataclasses.replace(found, y_train=y_train, y_test=y_test)
-        return cls(seed, train, test, problem)
-
-
-def _split(
-    table: LabelTable, settings: Settings, seed: int, blocks: Blocks | None
-) -> tuple[Places, Places]:
-    """Return training and test rows, as places in the common order."""
-    if table.is_test is None:
-        of_row = None if blocks is None else blocks.of_row
-        how = (settings.data, seed, settings.keeps_order)
-        return data.split_rows(table.dataset, *how, of_row)
-    if table.is_test.all():
-        raise DataError(
-            "The rows that are marked for testing must leave a common row to train on. "
-            f"Got {plural(table.n_rows, 'common row')}, all of them marked."
-        )
-    return np.flatnonzero(~table.is_test), np.flatnonzero(table.is_test)
+        labels = {"y_train": y_train, "y_test": y_test, "notes": dataset.notes}
+        return cls(seed, train, test, dataclasses.replace(found, **labels))
 
 
 def resolve_settings(config: ServerConfig, table: LabelTable) -> Settings:
@@ -261,9 +276,13 @@ def resolve_settings(config: ServerConfig, table: LabelTable) -> Settings:
                 f"The '{name}' setting is every party's own and stands in its "
                 "config. Got it in the server's."
             )
-    found = profiles.resolve(config.method, config.profile, dataset, config.settings)
+    given = dict(config.settings)
+    if config.folds > 1:
+        given["folds"] = config.folds
+    found = profiles.resolve(config.method, config.profile, dataset, given)
     refuse_whole_rows(found)
-    is_last = found.data.split == "first" and table.is_test is None
+    is_named = dataset.is_test is not None or dataset.times is not None
+    is_last = found.data.split == "first" and not is_named and found.data.folds == 1
     if is_last and config.align != "none":
         raise ConfigError(
             f"With align {config.align} the 'split' setting must be stratified: common "

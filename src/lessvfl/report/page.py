@@ -10,6 +10,7 @@ from lessvfl import terms
 from lessvfl.report import (
     bill,
     figures,
+    intervals,
     measures,
     parts,
     pixels,
@@ -39,6 +40,7 @@ def run_page(record: RunRecord) -> str:
     """Return the page of a whole run or of a server as one HTML document."""
     title, runs = sentences.headline(record), record.runs
     values: dict[str, Any] = {"n_runs": len(runs), "cards": _cards(record)}
+    values["runs_words"] = tables.runs_words(record)
     if runs:
         values |= _figures(runs) | _tables(record)
     return parts.page(
@@ -75,7 +77,7 @@ def _line(record: RunRecord) -> list[str]:
     if profile := record.header.get("profile"):
         words.append(f"profile {profile}")
     words.append(f"on {data_words(at(record.header, 'data'))}")
-    words.append(tables.plural(len(record.runs), "seed"))
+    words.append(tables.runs_words(record))
     if started := record.header.get("started"):
         words.append(str(started)[:16].replace("T", " "))
     return words
@@ -132,8 +134,15 @@ def _details(record: RunRecord) -> dict[str, str]:
     details, runs = {}, record.runs
     for label, (path, kind) in tables.SUMMARY.items():
         before = tables.over_seeds(runs, path.replace(".final", ".pretrained"))
-        if kind == "score" and path.endswith(".final") and before:
-            details[label] = f"{before.mean:.3f} after pre-training"
+        if kind != "score" or not path.endswith(".final"):
+            continue
+        said = []
+        if found := intervals.of_score(record, path.removesuffix(".final")):
+            said.append(f"{intervals.LEVEL}: {found.words}")
+        if before:
+            said.append(f"{before.mean:.3f} after pre-training")
+        if said:
+            details[label] = "; ".join(said)
     if planted := tables.over_seeds(runs, "spurious.planted"):
         details["spurious removed"] = f"of {planted.mean:,.0f} planted"
     if (n_real := at(record.header, "data", "n_real")) is not None:
@@ -267,6 +276,8 @@ def _tables(record: RunRecord) -> dict[str, Any]:
     """Return the rows of all tables; empty where a record has none."""
     why, of_server = reasons_by_party(record), record.side == "server"
     recommended = verdicts.recommendations(record)
+    missed = tables.missed(record)
+    with_losses = any(intervals.of_loss(record, party) for party in missed)
     return {
         # Of a whole run, the figures say it.
         "parties": server.party_rows(record) if of_server else [],
@@ -284,9 +295,15 @@ def _tables(record: RunRecord) -> dict[str, Any]:
         ],
         "score": capital(tables.first_score(record)[1]),
         "missed": [
-            (party, f"{without:.3f} instead of {whole:.3f}")
-            for party, (without, whole) in tables.missed(record).items()
+            (
+                party,
+                f"{without:.3f} instead of {whole:.3f}",
+                *[intervals.loss_words(record, party)] * with_losses,
+            )
+            for party, (without, whole) in missed.items()
         ],
+        "with_losses": with_losses,
+        "interval_note": intervals.note(record),
         "estimated": sentences.ESTIMATED,
         "features": _features(record, recommended),
         "seeds": _seeds(record.runs),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lessvfl import terms
-from lessvfl.report import tables
+from lessvfl.report import intervals, tables
 from lessvfl.report.reasons import RULES
 from lessvfl.report.tables import at, number, over_seeds
 from lessvfl.run.record import RunRecord
@@ -57,15 +57,17 @@ def score_words(record: RunRecord) -> str:
     final = over_seeds(record.runs, f"{name}.final")
     if not final:
         return "no test score"
-    said = f"test {word} {final.mean:.3f}"
+    beside = []
+    if found := intervals.of_score(record, name):
+        beside.append(f"{intervals.LEVEL}: {found.words}")
     hits = over_seeds(record.runs, "accuracy.final")
     level = over_seeds(record.runs, "baseline.accuracy")
-    if not hits or not level:
-        return said
-    beside = f"always the most frequent class: {level.mean:.3f}"
-    if name != "accuracy":
-        beside = f"accuracy {hits.mean:.3f}; {beside}"
-    return f"{said} ({beside})"
+    if hits and level:
+        if name != "accuracy":
+            beside.append(f"accuracy {hits.mean:.3f}")
+        beside.append(f"always the most frequent class: {level.mean:.3f}")
+    brackets = f" ({'; '.join(beside)})" if beside else ""
+    return f"test {word} {final.mean:.3f}{brackets}"
 
 
 def label_words(record: RunRecord) -> str:
@@ -124,7 +126,7 @@ def headline(record: RunRecord) -> str:
     parts = [selected_words(record), score_words(record)]
     if sent := over_seeds(runs, "communication.payload_bytes.*"):
         parts.append(f"{terms.bytes_text(sent.mean)} sent")
-    mean_of = f" (mean of {len(runs)} seeds)" if len(runs) > 1 else ""
+    mean_of = f" (mean of {tables.runs_words(record)})" if len(runs) > 1 else ""
     return "; ".join(parts) + mean_of
 
 

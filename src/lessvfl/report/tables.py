@@ -377,6 +377,21 @@ def _without(run: RunNumbers, name: str) -> dict[str, Counts]:
     return found
 
 
+def n_folds(record: RunRecord) -> int:
+    """Return into how many folds the rows of a record were divided, 1 for none."""
+    return int(number(record.header, "config", "folds") or 1)
+
+
+def runs_words(record: RunRecord) -> str:
+    """Say how many runs a record has: seeds, or folds of seeds."""
+    n_runs, folds = len(record.runs), n_folds(record)
+    if folds == 1:
+        return plural(n_runs, "seed")
+    seeds = {run["seed"] // folds for run in record.runs}
+    of_seeds = f" of {len(seeds)} seeds" if len(seeds) > 1 else ""
+    return plural(n_runs, "fold") + of_seeds
+
+
 def method_title(method: Any) -> str:
     """Name a method as a reader knows it."""
     return METHOD_TITLES.get(str(method), str(method))
@@ -439,5 +454,6 @@ def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str
             method += f" ({record.status})"
         about = [str(at(header, "data", "name")), str(header.get("profile") or MISSING)]
         numbers = [texts.get(label, MISSING) for label in labels]
-        rows.append([method, *about, str(len(record.runs)), *numbers])
+        n_runs = str(len(record.runs)) if n_folds(record) == 1 else runs_words(record)
+        rows.append([method, *about, n_runs, *numbers])
     return ["method", "data", "profile", "seeds", *labels], rows

@@ -207,6 +207,7 @@ class Recorded:
     curve: Sequence[Mapping[str, Any]]
     predicted: Sequence[float] | None  # of test rows, by class
     without: Mapping[str, Any] | None  # scores, by the party that is missed
+    intervals: Mapping[str, Any]  # "intervals" of scores; who is "missed" how much
     seconds: Mapping[str, float]
 
 
@@ -231,6 +232,7 @@ def server_numbers(
         "threshold": by_class(problem, problem.threshold),
         "predicted": by_class(problem, recorded.predicted),
         "without": recorded.without,
+        **recorded.intervals,
         "components": {
             name: {"kept": kept[replica], "of": server.components[name].shape[1]}
             for name, kept in server.component_counts().items()

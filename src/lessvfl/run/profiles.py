@@ -15,7 +15,7 @@ import numpy as np
 
 from lessvfl import methods, settings
 from lessvfl.core.network import NetConfig
-from lessvfl.data import DataConfig, Dataset, LabelConfig, from_arrays
+from lessvfl.data import DataConfig, Dataset, LabelConfig, check_split, from_arrays
 from lessvfl.errors import ConfigError
 from lessvfl.methods.base import Joint
 from lessvfl.run.record import TRANSPORT
@@ -271,7 +271,9 @@ def resolve(
         if name not in fields:
             raise _not_read(method, name, fields)
         values[name] = settings.value_of(value, fields[name])
-    return from_flat(method, profile, values)
+    found = from_flat(method, profile, values)
+    check_split(dataset, found.data)
+    return found
 
 
 def transport(own: Settings) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lessvfl.core import metrics
+from lessvfl.core import bootstrap, metrics
 from lessvfl.core.plans import parts
 from lessvfl.data import Problem
 from lessvfl.errors import DivergenceError, ProtocolError
@@ -32,6 +32,7 @@ FEW = 64  # of them
 CELLS = 1 << 24  # of rows that are scored together
 
 Scores = dict[str, float | None]  # by measure; None where it is undefined
+NO_INTERVALS: dict[str, Any] = {"intervals": None, "missed": None}
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Recorder:
     means: dict[PartyId, Tensor] = field(default_factory=dict)  # (R, E_m), at the end
     without: list[dict[PartyId, Scores] | None] = field(init=False)  # each party
     predicted: list[list[float] | None] = field(init=False)  # of test rows, by class
+    intervals: list[dict[str, Any]] = field(init=False)  # of test rows, at the end
     _server: Parties | None = None
     _parties: Sequence[Party] = ()
 
@@ -60,6 +62,7 @@ class Recorder:
         self.seconds = {}
         self.without = [None for _ in self.problems]
         self.predicted = [None for _ in self.problems]
+        self.intervals = [NO_INTERVALS for _ in self.problems]
         self._last = time.perf_counter()
 
     def attach(self, server: Parties, parties: Sequence[Party]) -> None:
@@ -74,6 +77,7 @@ class Recorder:
             "means": {name: mean.tolist() for name, mean in self.means.items()},
             "without": self.without,
             "predicted": self.predicted,
+            "intervals": self.intervals,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -86,6 +90,7 @@ class Recorder:
         }
         self.without = list(state["without"])
         self.predicted = list(state["predicted"])
+        self.intervals = list(state["intervals"])
 
     @property
     def task(self) -> Task:
@@ -115,6 +120,7 @@ class Recorder:
             self.curves[replica],
             self.predicted[replica],
             self.without[replica],
+            self.intervals[replica],
             self.seconds | {"total": sum(self.seconds.values())},
         )
 
@@ -140,10 +146,8 @@ class Recorder:
         if of_test.n_rows:
             outputs = self._outputs(event, of_test, means)
             test, *rest = self._measured(outputs, self.y_test)
-            if _is_last(event) and self.task != "regression":
-                z = outputs[0].z
-                shares = metrics.predicted_shares(z, self._offsets(z))
-                self.predicted = [own.tolist() for own in shares]
+            if _is_last(event):
+                self._look_at_tests(outputs, [test, *rest])
         else:
             test = nothing
             if means:
@@ -165,6 +169,30 @@ class Recorder:
         name = self.problems[0].score
         if self.curves[0][-1][name] is not None:
             self.scored(self.curves[0][-1][name], name)
+
+    def _look_at_tests(
+        self, outputs: Sequence[_Outputs], scores: Sequence[Sequence[Scores]]
+    ) -> None:
+        """Keep what is predicted for test rows, and how far scores may be off.
+
+        Outputs and scores are those with all parties, and then without each.
+        """
+        offsets = self._offsets(outputs[0].z)
+        if self.task != "regression":
+            shares = metrics.predicted_shares(outputs[0].z, offsets)
+            self.predicted = [own.tolist() for own in shares]
+        labels = self.y_test.expand(len(self.problems), -1)
+        for r, problem in enumerate(self.problems):
+            own = None if offsets is None else offsets[r]
+            of_class = (problem.positive, own, problem.test_blocks)
+            rows = bootstrap.ScoredRows(labels[r], self.task, *of_class)
+            values = [one[r] for one in scores]
+            found, added = bootstrap.score_intervals(
+                rows, [one.z[r] for one in outputs], values, problem.score
+            )
+            names = self._server.names if self._server and added else ()
+            missed = dict(zip(names, added, strict=True))
+            self.intervals[r] = {"intervals": found, "missed": missed or None}
 
     def _outputs(
         self, event: Event, asked: _Asked, means: Sequence[Tensor] = ()

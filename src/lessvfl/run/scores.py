@@ -24,7 +24,7 @@ from lessvfl.core.metrics import (
 from lessvfl.data import Frame, label_name
 from lessvfl.data.encode import CellCounts
 from lessvfl.data.learn import spread_of
-from lessvfl.data.roles import as_number
+from lessvfl.data.row_cells import as_number
 from lessvfl.errors import DataError
 from lessvfl.run.fitted import FittedModel
 from lessvfl.terms import listed

@@ -75,6 +75,8 @@ def load(
     sample_weight: str | None = None,
     group_column: str | None = None,
     task: str | None = None,
+    time_column: str | None = None,
+    test_ids: str | Path | None = None,
 ) -> Dataset:
     """Load a data set by name, or a table from a file.
 
@@ -96,6 +98,12 @@ def load(
         rows are split, held out and scrambled together; it is no feature.
     task : {"auto", "classification", "regression"}, optional
         What the labels of a file are; auto: as they look.
+    time_column : str, optional
+        The column that says when a row is of (dates or numbers), of which the latest
+        are the test rows; it is no feature.
+    test_ids : str or Path, optional
+        A file of the ids of the test rows. It has one column, named as the column of
+        ids in the table, which is no feature.
 
     Returns
     -------
@@ -119,13 +127,14 @@ def load(
             raise ConfigError(
                 f"The '{argument}' must be left out for {owner}. Got {value!r}."
             )
+    roles = files.load_roles(sample_weight, group_column, time_column, test_ids)
     if info is None:
         path = Path(name).expanduser()
-        own = files.load_file(path, label, sample_weight, group_column, task)
+        own = files.load_file(path, label, roles, task)
         return dataclasses.replace(own, origin=path.name)
     dataset = info.load(_folder(data_dir), options or {})
     dataset = dataclasses.replace(dataset, origin=dataset.origin or info.where)
-    return with_roles(dataset, sample_weight, group_column)
+    return with_roles(dataset, roles)
 
 
 def build(

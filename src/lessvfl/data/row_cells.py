@@ -1,0 +1,122 @@
+"""Cells that say something of every row, checked: weights, groups, times."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.data.frame import Floats, Places, is_missing
+from lessvfl.errors import DataError
+from lessvfl.terms import plural
+
+
+def one_cell_per_row(cells: Any, n_rows: int, allowed: str) -> NDArray[Any]:
+    """Return a cell for each row, or refuse other ones by the sentence `allowed`."""
+    array = np.asarray(cells)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.shape != (n_rows,):
+        got = f"{len(array)} for {n_rows} rows" if array.ndim == 1 else "a table"
+        raise DataError(f"{allowed} Got {got}.")
+    return array
+
+
+def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
+    """Return row weights as numbers, or refuse what cannot be one."""
+    allowed = (
+        f"The row weights of {owner} must be finite numbers >= 0, one for each row."
+    )
+    checked = np.empty(n_rows)
+    for row, cell in enumerate(one_cell_per_row(weights, n_rows, allowed).tolist()):
+        checked[row] = as_number(cell)
+        if not 0 <= checked[row] < math.inf:
+            got = "nothing" if cell is None or cell != cell else repr(cell)
+            raise DataError(f"{allowed} Got {got} in row {row + 1}.")
+    if not checked.any():
+        raise DataError(f"{allowed[:-1]}, and one above 0. Got zero in every row.")
+    return checked
+
+
+def as_number(cell: Any) -> float:
+    """Return a cell as a number, NaN where it is none; a text is none."""
+    try:
+        return math.nan if isinstance(cell, str | bytes) else float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def check_units(cells: Any, n_rows: int, owner: str) -> Places:
+    """Return whom every row is of as numbers, or refuse what names nobody."""
+    allowed = f"The groups of rows of {owner} must be named in every row"
+    named = one_cell_per_row(cells, n_rows, f"{allowed}.").tolist()
+    n_missing = sum(cell is None or cell != cell or cell == "" for cell in named)
+    if n_missing:
+        raise DataError(f"{allowed}. Got {plural(n_missing, 'row')} without a name.")
+    code: dict[Any, int] = {}
+    numbers = [code.setdefault(cell, len(code)) for cell in named]
+    if len(code) < 2:
+        raise DataError(f"{allowed}, with two names or more. Got one for all rows.")
+    return np.array(numbers, dtype=np.int64)
+
+
+def check_times(cells: Any, n_rows: int, owner: str) -> NDArray[Any]:
+    """Return when every row is of, as days or as numbers, or refuse what is no time.
+
+    Dates are read as those of any column; of a moment the day counts.
+    """
+    allowed = f"The times of {owner} must be dates or numbers, one in each row."
+    array = one_cell_per_row(cells, n_rows, allowed)
+    kind = array.dtype.kind
+    if kind == "M":
+        times: NDArray[Any] = array.astype("M8[D]")
+    elif kind in "iuf":
+        times = array.astype(np.float64)
+    else:
+        times = _times([None if is_missing(c) else c for c in array.tolist()], allowed)
+    is_there = ~np.isnat(times) if times.dtype.kind == "M" else np.isfinite(times)
+    if not is_there.all():
+        n_missing = int((~is_there).sum())
+        raise DataError(f"{allowed} Got {plural(n_missing, 'row')} without one.")
+    return times
+
+
+def _times(cells: Sequence[Any], allowed: str) -> NDArray[Any]:
+    """Read times that are texts or objects; NaN or NaT where one is missing."""
+    from lessvfl.data.readings import find_reading, read_texts
+
+    present = [cell for cell in cells if cell is not None]
+    if present and all(isinstance(cell, datetime.date) for cell in present):
+        days = [c.date() if isinstance(c, datetime.datetime) else c for c in cells]
+        return np.array(days, dtype="M8[D]")
+    if not all(isinstance(cell, str) for cell in present):
+        numbers = np.array([as_number(cell) for cell in cells])
+        for cell in present:
+            if math.isnan(as_number(cell)):
+                raise DataError(f"{allowed} Got {cell!r}.")
+        return numbers
+    reading = find_reading(set(present), "")
+    if reading is None or reading.kind == "truth":
+        odd = (t for t in present if not _is_time(t))
+        raise DataError(f"{allowed} Got {next(odd, present[0])!r}.")
+    if not reading.order:
+        raise DataError(
+            f"{allowed} Got {present[0]!r}, whose day and month cannot be told apart."
+        )
+    values = read_texts(np.array(cells, dtype=object), reading)
+    assert values is not None, "the reading was found on these texts"
+    if reading.kind == "number":
+        return values
+    return np.where(np.isnan(values), np.datetime64("NaT"), values.astype("M8[D]"))
+
+
+def _is_time(text: str) -> bool:
+    """Tell whether a text alone is a date, a number, or a mark of a missing cell."""
+    from lessvfl.data.readings import find_reading, is_mark
+
+    reading = find_reading({text}, "")
+    return is_mark(text) or (reading is not None and reading.kind != "truth")

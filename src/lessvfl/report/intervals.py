@@ -1,0 +1,99 @@
+"""How far scores may be off by the choice of test rows, over all runs of a record.
+
+A run's interval is that of its own test rows. Seeds test on rows of the same table, and
+what one of them may be off by, their mean may be: its interval is the mean of theirs.
+Folds test on different rows, so that their errors are independent, and the interval of
+their mean is narrower by the root of their number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from lessvfl.report import tables
+from lessvfl.report.tables import number
+from lessvfl.run.record import RunRecord
+
+LEVEL = "95 %"
+
+
+class MeanInterval(NamedTuple):
+    """The mean of something over runs, and where it may be."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def words(self) -> str:
+        """Say from where to where."""
+        return f"{self.low:.3f} to {self.high:.3f}"
+
+
+def of_score(record: RunRecord, name: str) -> MeanInterval | None:
+    """Return the interval of a score at the end; None where a run has none."""
+    found = [
+        (
+            number(run, name, "final"),
+            number(run, "intervals", name, "low"),
+            number(run, "intervals", name, "high"),
+        )
+        for run in record.runs
+    ]
+    return _over_runs(record, found)
+
+
+def of_loss(record: RunRecord, party: str) -> MeanInterval | None:
+    """Return how much the leading score falls without a party, and its interval."""
+    parts = ("loss", "low", "high")
+    found = [[number(run, "missed", party, k) for k in parts] for run in record.runs]
+    return _over_runs(record, found)
+
+
+def _over_runs(
+    record: RunRecord, found: Sequence[Sequence[float | None]]
+) -> MeanInterval | None:
+    known = [[value for value in one if value is not None] for one in found]
+    if not known or any(len(one) < 3 for one in known):
+        return None
+    values, lows, highs = zip(*known, strict=True)
+    mean, folds = fmean(values), tables.n_folds(record)
+    below = [value - low for value, low in zip(values, lows, strict=True)]
+    above = [high - value for value, high in zip(values, highs, strict=True)]
+    if folds == 1:
+        return MeanInterval(mean, mean - fmean(below), mean + fmean(above))
+    low, high = (
+        math.sqrt(fmean([w * w for w in own]) / folds) for own in (below, above)
+    )
+    return MeanInterval(mean, mean - low, mean + high)
+
+
+def score_words(record: RunRecord, name: str) -> str:
+    """Say the interval of a score in brackets, after a space; nothing without one."""
+    found = of_score(record, name)
+    return f" ({found.words})" if found else ""
+
+
+def loss_words(record: RunRecord, party: str) -> str:
+    """Say how much the leading score falls without a party, and where it may be."""
+    found = of_loss(record, party)
+    return f"{found.mean:.3f} ({found.words})" if found else tables.MISSING
+
+
+def note(record: RunRecord) -> str:
+    """Say what the brackets after scores are; nothing where there are none."""
+    name, _ = tables.first_score(record)
+    if of_score(record, name) is None:
+        return ""
+    of = "of the mean of all folds" if tables.n_folds(record) > 1 else "of one run"
+    data = record.header.get("data") or {}
+    n_rows = (data.get("n_train") or 0) + (data.get("n_test") or 0)
+    n_blocks = data.get("n_blocks") or n_rows
+    what = "rows" if n_blocks == n_rows else "rows that belong together"
+    return (
+        f"In brackets: {LEVEL} interval {of} by the choice of test rows (1,000 "
+        f"resamples of {what}); training on other rows is not in it."
+    )
