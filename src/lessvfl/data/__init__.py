@@ -9,6 +9,7 @@ from lessvfl.data.column import Column, EncodedColumn, Finding
 from lessvfl.data.columns import changes, infer_columns, left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import (
+    load_cells,
     load_columns,
     load_ids,
     load_labels,

@@ -11,6 +11,7 @@ and an error while they are written loses nothing that can be written.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,10 @@ from typing import Any
 
 from lessvfl.core.lifted import Factory
 from lessvfl.errors import ConfigError, RecordError
+from lessvfl.run.decide.kept import KeptDecision, read_decision
 from lessvfl.run.fitted import (
+    FittedServer,
+    digest_of,
     load_model,
     load_party,
     load_server,
@@ -140,6 +144,31 @@ def part_of(record: RunRecord, folder: Path, seed: int) -> Path:
     return path
 
 
+def keep_decision(folder: Path, seed: int, decision: KeptDecision) -> Path:
+    """Keep a decision beside the model of a seed, for its later predictions."""
+    path, digest = _label_holder(folder, seed)
+    return decision.write(path, digest)
+
+
+def kept_decision(folder: Path, seed: int) -> KeptDecision | None:
+    """Return what is kept beside the model of a seed, if anything.
+
+    What was kept for another model is refused.
+    """
+    return read_decision(*_label_holder(folder, seed))
+
+
+def _label_holder(folder: Path, seed: int) -> tuple[Path, str]:
+    """Return the server's part of a model, and a digest of all parts that are there."""
+    record = RunRecord.read(folder)
+    path = part_of(record, folder, seed)
+    if record.side == "server":
+        return path, digest_of(path)
+    parts = sorted(one for one in path.iterdir() if one.is_dir())
+    digests = "".join(digest_of(one) for one in parts)
+    return path / "server", hashlib.sha256(digests.encode()).hexdigest()
+
+
 def load(
     folder: str | Path,
     seed: int | None = None,
@@ -147,6 +176,7 @@ def load(
     party_net: Factory | None = None,
     fusion_net: Factory | None = None,
     trust_code: bool = False,
+    as_trained: bool = False,
 ) -> Any:
     """Load the model of a run folder, or the part of the side that wrote it.
 
@@ -162,6 +192,9 @@ def load(
     trust_code : bool
         Import and call the functions that the folder names as ``FILE.py:FUNCTION``.
         A folder from somebody else can name any code of this machine.
+    as_trained : bool
+        Leave out the recalibration and the cut-off that ``lessvfl evaluate --keep`` put
+        beside the model.
 
     Returns
     -------
@@ -185,9 +218,13 @@ def load(
         )
     chosen = seeds[0] if seed is None else seed
     path = part_of(record, Path(folder), chosen)
-    if record.side == "server":
-        return load_server(path, fusion_net, trust_code)
     if record.side == "party":
         return load_party(path, party_net, trust_code)
-    model = load_model(path, party_net, fusion_net, trust_code)
-    return dataclasses.replace(model, consensus=record.consensus)
+    model: FittedServer
+    if record.side == "server":
+        model = load_server(path, fusion_net, trust_code)
+    else:
+        whole = load_model(path, party_net, fusion_net, trust_code)
+        model = dataclasses.replace(whole, consensus=record.consensus)
+    decision = None if as_trained else kept_decision(Path(folder), chosen)
+    return model if decision is None else model.deciding(decision)
