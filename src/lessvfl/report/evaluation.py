@@ -87,7 +87,7 @@ def evaluation_page(found: Numbers) -> str:
         recalibration=_recalibration(found),
         left=drawings[:half],
         right=drawings[half:],
-        lift=_lift(found),
+        tenths=_tenths(found),
         classes=_classes(found),
         groups=_groups(found),
         footer=f"Made by lessvfl {found['lessvfl']}; every number is in "
@@ -220,8 +220,20 @@ def _recalibration(found: Numbers) -> dict[str, Any] | None:
     return {"lines": lines}
 
 
-def _lift(found: Numbers) -> list[dict[str, str]]:
-    return [
+def _tenths(found: Numbers) -> dict[str, Any]:
+    """Return the table of tenths of the rows: what is found in them, or calibration."""
+    if not found.get("lift"):
+        lines = [
+            {
+                "rows": f"{one['rows']:,}",
+                "predicted": _number(one["predicted"]),
+                "observed": _number(one["observed"]),
+            }
+            for one in found["calibration"]
+        ]
+        sentence = "In the order of what is predicted."
+        return {"title": "Calibration by tenths", "sentence": sentence, "lines": lines}
+    lines = [
         {
             "rows": f"{one['share']:.0%}",
             "number": f"{one['rows']:,}",
@@ -229,8 +241,10 @@ def _lift(found: Numbers) -> list[dict[str, str]]:
             "found": f"{one['captured']:.1%}",
             "lift": f"{one['lift']:.2f}",
         }
-        for one in found.get("lift") or []
+        for one in found["lift"]
     ]
+    sentence = "The most likely rows first."
+    return {"title": "Lift by share of rows", "sentence": sentence, "lines": lines}
 
 
 def _classes(found: Numbers) -> list[dict[str, str]]:
