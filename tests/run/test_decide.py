@@ -161,7 +161,7 @@ def test_rows_of_one_class_have_no_ranking():
 # ----------------------------------------------------------------------------- cut-offs
 
 
-def brute(rows: ScoredRows, fp: float, fn: float) -> float:
+def brute(rows: ScoredRows, fp: float, fn: float) -> Any:
     """Return the least cost of any cut-off."""
     cuts = [-np.inf, *np.unique(rows.odds)]
     taken = [rows.odds > cut for cut in cuts]
@@ -218,9 +218,9 @@ def test_nobody_and_everybody():
         own = dataclasses.replace(own, threshold=threshold_of(cut, 1))
         assert own.decided.sum() == taken
     next_to = np.array([1.0, np.nextafter(1.0, 2)])
-    cut = choose(next_to, np.array([False, True]), Aim("cost", fp=1, fn=1))
-    assert cut is not None
-    assert (next_to > cut).tolist() == [False, True]
+    between = choose(next_to, np.array([False, True]), Aim("cost", fp=1, fn=1))
+    assert between is not None
+    assert (next_to > between).tolist() == [False, True]
 
 
 def test_outcome_is_scikit_learns():

@@ -20,7 +20,7 @@ from lessvfl.cli.options import (
 from lessvfl.terms import SCORE_TEXTS, plural
 
 if TYPE_CHECKING:
-    from lessvfl.run.decide.sources import Labelled, Source
+    from lessvfl.run.decide.sources import Labelled, ScoredSource
 
 Folder = Annotated[
     Path,
@@ -123,7 +123,7 @@ def evaluate(
         rows = rows.deciding(before)
         notes.append(f"Applied as kept: {before.words}.")
         warnings += evaluation.same_rows(before, source.digest)
-    found = {
+    found: dict[str, Any] = {
         "lessvfl": __version__,
         "data": {"name": table.name, "n_rows": len(rows)},
         "model": {
@@ -164,7 +164,7 @@ def _score(
     predictions: Path | None,
     inference: Any,
     trust_code: bool,
-) -> Source:
+) -> ScoredSource:
     """Return the rows, scored by the model of all sides, or by server and parties."""
     from lessvfl.errors import ConfigError
     from lessvfl.run.decide.sources import joined_predictions, scored_table

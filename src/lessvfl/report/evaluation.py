@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lessvfl.errors import ConfigError
 from lessvfl.report import evaluation_figures, figures, parts, tables
-from lessvfl.report.evaluation_figures import Numbers, area_words
+from lessvfl.report.evaluation_figures import EvaluationNumbers, area_words
 from lessvfl.report.page import capital
 from lessvfl.report.parts import Drawing
 from lessvfl.report.tables import MISSING
@@ -58,7 +58,7 @@ GAPS = {
 }
 
 
-def write_evaluation(folder: Path, found: Numbers) -> Path:
+def write_evaluation(folder: Path, found: EvaluationNumbers) -> Path:
     """Write the page of an evaluation and its numbers; return the page."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def write_evaluation(folder: Path, found: Numbers) -> Path:
     return folder / PAGE_NAME
 
 
-def evaluation_page(found: Numbers) -> str:
+def evaluation_page(found: EvaluationNumbers) -> str:
     """Return the page of an evaluation as one HTML document."""
     with figures.page_style():
         drawings = list(_figures(found))
@@ -95,14 +95,14 @@ def evaluation_page(found: Numbers) -> str:
     )
 
 
-def _line(found: Numbers) -> list[str]:
+def _line(found: EvaluationNumbers) -> list[str]:
     data, model = found["data"], found["model"]
     trained = f"trained on {model['data']}, seed {model['seed']}"
     rows = f"{plural(data['n_rows'], 'row')} of {data['name']}"
     return [tables.method_title(model["method"]), trained, rows]
 
 
-def _headline(found: Numbers) -> str:
+def _headline(found: EvaluationNumbers) -> str:
     """Say in one sentence what comes of it."""
     if found["task"] == "regression":
         r2 = found["r2"]
@@ -118,7 +118,7 @@ def _headline(found: Numbers) -> str:
     return text
 
 
-def _cards(found: Numbers) -> Iterator[tuple[str, str, str, str]]:
+def _cards(found: EvaluationNumbers) -> Iterator[tuple[str, str, str, str]]:
     """Yield the key numbers: label, value, nothing, and what guesses have."""
     for name, words in CARDS.items():
         if name in found:
@@ -161,7 +161,7 @@ def _drawn(ax: Axes, name: str, alt: str) -> Drawing:
     return parts.figure(ax, name, *FIGURES[name], alt)
 
 
-def _figures(found: Numbers) -> Iterator[Drawing]:
+def _figures(found: EvaluationNumbers) -> Iterator[Drawing]:
     """Yield the figures that the rows have, those of one column first."""
     new = figures.new_axes
     if found.get("curves"):
@@ -183,13 +183,13 @@ def _figures(found: Numbers) -> Iterator[Drawing]:
 # -- tables ----------------------------------------------------------------------------
 
 
-def _row(numbers: Numbers, columns: Mapping[str, str]) -> dict[str, str]:
+def _row(numbers: EvaluationNumbers, columns: Mapping[str, str]) -> dict[str, str]:
     """Return the cells of a line, by the words over them."""
     named = [name for name in columns if name in numbers]
     return {columns[name]: _number(numbers[name]) for name in named}
 
 
-def _decisions(found: Numbers) -> dict[str, Any] | None:
+def _decisions(found: EvaluationNumbers) -> dict[str, Any] | None:
     """Return how rows are decided on, as it is and with the new cut-off."""
     if "decisions" not in found:
         return None
@@ -209,7 +209,7 @@ def _decisions(found: Numbers) -> dict[str, Any] | None:
     return {"lines": lines, "sentences": said}
 
 
-def _recalibration(found: Numbers) -> dict[str, Any] | None:
+def _recalibration(found: EvaluationNumbers) -> dict[str, Any] | None:
     how = found["recalibration"]
     if not how:
         return None
@@ -220,7 +220,7 @@ def _recalibration(found: Numbers) -> dict[str, Any] | None:
     return {"lines": lines}
 
 
-def _tenths(found: Numbers) -> dict[str, Any]:
+def _tenths(found: EvaluationNumbers) -> dict[str, Any]:
     """Return the table of tenths of the rows: what is found in them, or calibration."""
     if not found.get("lift"):
         lines = [
@@ -247,7 +247,7 @@ def _tenths(found: Numbers) -> dict[str, Any]:
     return {"title": "Lift by share of rows", "sentence": sentence, "lines": lines}
 
 
-def _classes(found: Numbers) -> list[dict[str, str]]:
+def _classes(found: EvaluationNumbers) -> list[dict[str, str]]:
     return [
         {"class": one["class"], "rows": f"{one['rows']:,}"}
         | _row(one, {"auc": "AUC", "gini": "Gini", "ks": "KS"})
@@ -255,7 +255,7 @@ def _classes(found: Numbers) -> list[dict[str, str]]:
     ]
 
 
-def _groups(found: Numbers) -> dict[str, Any] | None:
+def _groups(found: EvaluationNumbers) -> dict[str, Any] | None:
     """Return the scores by group, and how far groups differ."""
     groups = found["groups"]
     if not groups:

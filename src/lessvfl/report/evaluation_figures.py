@@ -19,10 +19,10 @@ from lessvfl.report.figures import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Numbers = Mapping[str, Any]
+EvaluationNumbers = Mapping[str, Any]
 
 
-def plot_roc(found: Numbers, ax: Axes) -> Axes:
+def plot_roc(found: EvaluationNumbers, ax: Axes) -> Axes:
     """Draw the ROC curve, and where its two rates differ most."""
     roc = found["curves"]["roc"]
     fpr, tpr = roc["fpr"], roc["tpr"]
@@ -39,7 +39,7 @@ def plot_roc(found: Numbers, ax: Axes) -> Axes:
     return _finish(ax)
 
 
-def plot_precision(found: Numbers, ax: Axes) -> Axes:
+def plot_precision(found: EvaluationNumbers, ax: Axes) -> Axes:
     """Draw the precision against the share that is found."""
     both, base = found["curves"]["precision_recall"], found["lift"][-1]["precision"]
     ax.axhline(base, color=GREY, lw=1, ls=":", label=f"guesses {base:.3f}")
@@ -54,13 +54,13 @@ def plot_precision(found: Numbers, ax: Axes) -> Axes:
     return _finish(ax)
 
 
-def _decided(found: Numbers) -> Numbers | None:
+def _decided(found: EvaluationNumbers) -> EvaluationNumbers | None:
     """Return how rows are decided on, with the new cut-off if there is one."""
-    one: Numbers = found["cut_off"] or found["decisions"]
+    one: EvaluationNumbers = found["cut_off"] or found["decisions"]
     return one if one["recall"] is not None else None
 
 
-def plot_lift(found: Numbers, ax: Axes) -> Axes:
+def plot_lift(found: EvaluationNumbers, ax: Axes) -> Axes:
     """Draw by tenths of the rows how many more are found in them than by chance."""
     lines = found["lift"]
     places = range(1, len(lines) + 1)
@@ -76,7 +76,7 @@ def plot_lift(found: Numbers, ax: Axes) -> Axes:
     return ax
 
 
-def plot_calibration(found: Numbers, ax: Axes) -> Axes:
+def plot_calibration(found: EvaluationNumbers, ax: Axes) -> Axes:
     """Draw what was observed against what was predicted, by tenths of the rows."""
     sides = [("as it is", found["calibration"], BLUE, "o-")]
     if how := found["recalibration"]:
@@ -96,7 +96,7 @@ def plot_calibration(found: Numbers, ax: Axes) -> Axes:
     return _finish(ax)
 
 
-def plot_cost(found: Numbers, ax: Axes) -> Axes:
+def plot_cost(found: EvaluationNumbers, ax: Axes) -> Axes:
     """Draw the cost of every cut-off against the share of rows that it takes."""
     cut, roc = found["cut_off"], found["curves"]["roc"]
     n_hits, n_others = cut["tp"] + cut["fn"], cut["fp"] + cut["tn"]
@@ -128,7 +128,7 @@ def _finish(ax: Axes, n_columns: int = 2) -> Axes:
     return ax
 
 
-def area_words(lines: Sequence[Numbers]) -> str:
+def area_words(lines: Sequence[EvaluationNumbers]) -> str:
     """Say a calibration in words."""
     said = (f"{one['predicted']:.3g} and {one['observed']:.3g}" for one in lines)
     return f"Predicted and observed by tenths of the rows: {'; '.join(said)}."

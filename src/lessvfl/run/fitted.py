@@ -412,6 +412,14 @@ def _load_server(
     )
     with whole(folder, "server.json"):
         names = texts(about["parties"])
+        beside: dict[str, Any] = {
+            name: {
+                party: extra[f"{prefix}{place}"]
+                for place, party in enumerate(names)
+                if f"{prefix}{place}" in extra
+            }
+            for name, prefix in EXTRAS.items()
+        }
         server = FittedServer(
             task=about["task"],
             label_names=texts(about["label_names"]),
@@ -425,13 +433,6 @@ def _load_server(
             if (found := about.get("threshold")) is None
             else tuple(found),
             positive=about.get("positive", 1),
-            **{
-                name: {
-                    party: extra[f"{prefix}{place}"]
-                    for place, party in enumerate(names)
-                    if f"{prefix}{place}" in extra
-                }
-                for name, prefix in EXTRAS.items()
-            },
+            **beside,
         )
         return server, texts(about["feature_names"])

@@ -25,7 +25,7 @@ def ranking(rows: ScoredRows) -> dict[str, Any]:
     if rows.task == "multiclass":
         return _of_classes(rows)
     p = rows.p[:, rows.positive]
-    found = {
+    found: dict[str, Any] = {
         "positive": rows.label_names[rows.positive],
         "ks": None,
         "gini": None,

@@ -73,7 +73,8 @@ class Recalibration:
             fitted = odds * first[0] + second[0]
         else:
             fitted = logit(np.interp(sigmoid(odds), first, second))
-        return np.clip(fitted, *logit(np.array([SMALLEST, 1 - SMALLEST])))
+        ends = logit(np.array([SMALLEST, 1 - SMALLEST]))
+        return np.asarray(np.clip(fitted, *ends))
 
     def to_json(self) -> dict[str, Any]:
         """Return what :meth:`from_json` reads."""
@@ -147,7 +148,8 @@ def sigmoid(odds: Reals) -> Reals:
 def logit(p: Reals) -> Reals:
     """Return log-odds, finite for every probability."""
     with np.errstate(divide="ignore"):
-        return np.clip(np.log(p) - np.log1p(-p), -FARTHEST, FARTHEST)
+        odds = np.log(p) - np.log1p(-p)
+    return np.asarray(np.clip(odds, -FARTHEST, FARTHEST))
 
 
 def log_odds(z: Reals) -> Reals:
@@ -173,4 +175,4 @@ def outputs_of(p: Reals) -> Reals:
         return np.asarray(np.log(np.maximum(p, np.exp(-FARTHEST))))
     with np.errstate(divide="ignore"):
         odds = np.log(p[:, 1:]) - np.log(p[:, :1])
-    return np.clip(odds, -FARTHEST, FARTHEST)
+    return np.asarray(np.clip(odds, -FARTHEST, FARTHEST))

@@ -69,7 +69,7 @@ class ScoredRows:
         """Return the class that is predicted for every row."""
         moved = self.z + np.array(decision_offsets(self.threshold, self.z.shape[1]))
         if self.z.shape[1] == 1:
-            return (moved[:, 0] > 0).astype(np.int64)
+            return np.asarray(moved[:, 0] > 0, dtype=np.int64)
         return np.asarray(moved.argmax(axis=1))
 
     def take(self, rows: NDArray[Any]) -> ScoredRows:

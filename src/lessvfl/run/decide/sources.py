@@ -25,7 +25,7 @@ PREDICTIONS_NAME = "predictions.csv"
 
 
 @dataclass(frozen=True)
-class Source:
+class ScoredSource:
     """Rows scored by a model as it was trained, and what is known of them."""
 
     rows: ScoredRows
@@ -65,7 +65,7 @@ def scored_table(
     table: Labelled,
     inference: Inference = "clear",
     trust_code: bool = False,
-) -> Source:
+) -> ScoredSource:
     """Score a table with the model of a run of all sides."""
     record = RunRecord.read(folder)
     model = load(folder, seed, trust_code=trust_code, as_trained=True)
@@ -75,10 +75,11 @@ def scored_table(
     )
     rows = rows_of_model(model, frame, labels, table.name, names)
     if table.by is not None:
-        rows = rows.grouped(load_ids(table.path, table.by, "groups"), table.by)
+        groups = load_ids(table.path, table.by, "groups").tolist()
+        rows = rows.grouped(groups, table.by)
     chosen = record.runs[0]["seed"] if seed is None else seed
     counts = {**count_cells(model, frame), "joined": None}
-    return Source(rows, chosen, table.digest(), counts)
+    return ScoredSource(rows, chosen, table.digest(), counts)
 
 
 def joined_predictions(
@@ -87,7 +88,7 @@ def joined_predictions(
     table: Labelled,
     predictions: Path | None = None,
     trust_code: bool = False,
-) -> Source:
+) -> ScoredSource:
     """Join the predictions of a server and its labels, by the ids of both."""
     predictions = predictions or folder / PREDICTIONS_NAME
     if not predictions.is_file():
@@ -113,8 +114,8 @@ def joined_predictions(
             f"Some ids of '{table.path}' must have a prediction in '{predictions}'. "
             "Got none."
         )
-    at = np.array([there for _, there in both])
-    some = {name: cells[at] for name, cells in columns.items()}
+    places = np.array([there for _, there in both])
+    some = {name: cells[places] for name, cells in columns.items()}
     own = [labels[row] for row, _ in both]
     rows = rows_of_predictions(model, some, own, table.name, names)
     if table.by is not None:
@@ -128,7 +129,7 @@ def joined_predictions(
         "partial": int(sum(one is True or one == "true" for one in some["partial"])),
     }
     counts = {"imputed": None, "unseen": None, "joined": joined}
-    return Source(rows, chosen, table.digest(), counts, _join_notes(joined))
+    return ScoredSource(rows, chosen, table.digest(), counts, _join_notes(joined))
 
 
 def _is_there(cell: Any) -> bool:
