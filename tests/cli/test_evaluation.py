@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from sklearn import metrics
 from tests.report import reader
+from tests.test_docs import named_rows, read
 
 import lessvfl
 
@@ -252,3 +253,20 @@ def test_names_in_a_page_are_words(run_cli, a_run, tmp_path):
     result = run_cli("evaluate", folder, path, "--by", odd, "--out", out)
     assert result.code == 0, result.err
     assert "<script>alert" not in (out / "evaluation.html").read_text()
+
+
+def test_the_documentation_has_every_field(run_cli, a_run):
+    found = {"joined.predictions", "joined.without_prediction"}
+    found |= {"joined.without_label", "joined.partial"}  # those of a server
+    asked = ("--recalibrate", "platt", *COST, "--by", "place", "--keep")
+    for task in ("binary", "multiclass", "regression"):
+        folder, path = a_run(task)
+        for more in (asked, ()) if task == "binary" else ((),):
+            told = run_cli("evaluate", folder, path, "--json", *more).json
+            for name, value in told.items():
+                if isinstance(value, dict) and value:
+                    found |= {f"{name}.{key}" for key in value}
+                elif value is not None:
+                    found.add(name)
+    section = read("evaluate.md").split("| field |")[1]
+    assert found == set(named_rows(section))

@@ -242,7 +242,7 @@ def _print_fitted(found: Mapping[str, Any]) -> None:
             f"cut-off for '{cut['class']}' by {cut['aim']}: {_number(cut['at'])}"
         )
     for words, one in (("as it is", found.get("decisions")), ("cut-off", cut)):
-        if one and cut:
+        if one:
             results.say(f"{words}: {_decided(one)}")
     if cut and "cost_of_nobody" in cut:
         results.say(
