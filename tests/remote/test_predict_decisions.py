@@ -161,6 +161,31 @@ def test_files_of_before_and_after_are_evaluated_alike(run_cli, folder):
     assert again["brier"] == pytest.approx(first["brier"], abs=1e-6)
 
 
+def test_rows_that_cannot_be_joined_are_counted(run_cli, folder):
+    at, away = common(), len(IDS) - len(common())
+    path = folder / "server" / "predictions.csv"
+    table = pd.read_csv(path)
+    table["partial"] = table["partial"].astype(object)
+    table.loc[at[:3], "partial"] = True
+    table.to_parquet(path.with_suffix(".parquet"))
+    table.to_csv(path, index=False)
+    labels = pd.read_csv(folder / "labels.csv")
+    labels[~labels["id"].isin(IDS[at[3:8]])].to_csv(folder / "labels.csv", index=False)
+    for more in ((), ("--predictions", path.with_suffix(".parquet"))):
+        found = evaluate(run_cli, folder, *more)
+        assert found["joined"] | {"predictions": ""} == {
+            "predictions": "",
+            "without_prediction": away,
+            "without_label": 5,
+            "partial": 3,
+        }
+        assert found["notes"] == [
+            f"{away} rows with a label and no prediction left out.",
+            "5 predictions without a label left out.",
+            "3 predictions partial: the mean of a party stands for it.",
+        ]
+
+
 def test_another_network_refuses_what_was_kept(run_cli, folder):
     file = Path(evaluate(run_cli, folder, *COST, "--keep")["kept"]["file"])
     found = json.loads(file.read_text())

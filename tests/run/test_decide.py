@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from lessvfl.run.decide.recalibration import (
     shares_of,
     sigmoid,
 )
-from lessvfl.run.decide.scored import ScoredRows
+from lessvfl.run.decide.scored import ScoredRows, rows_of_predictions
 
 N = 600
 COST = Aim("cost", fp=1, fn=20)
@@ -405,6 +406,18 @@ def test_numbers_are_calibrated_by_tenths():
     first = found["calibration"][0]
     assert first["observed"] > first["predicted"]  # noise draws the lowest down
     assert found["cut_off"] is None
+
+
+def test_a_file_of_numbers_is_scored():
+    model: Any = SimpleNamespace(
+        task="regression", label_names=(), positive=1, threshold=None
+    )
+    columns = {"prediction": np.array([1.0, 2.5, None], dtype=object)}
+    two = {"prediction": columns["prediction"][:2]}
+    rows = rows_of_predictions(model, two, [1, 2], "late")
+    assert evaluate(rows, Asked())["mae"] == pytest.approx(0.25)
+    with pytest.raises(DataError, match="Predictions must be finite in 'prediction'"):
+        rows_of_predictions(model, columns, [1, 2, 3], "late")
 
 
 # ------------------------------------------------------------------------------- groups

@@ -126,7 +126,7 @@ def joined_predictions(
         "predictions": predictions.name,
         "without_prediction": len(ids) - len(both),
         "without_label": predicted - len(both),
-        "partial": int(sum(one is True or one == "true" for one in some["partial"])),
+        "partial": sum(one is True for one in some["partial"].tolist()),
     }
     counts = {"imputed": None, "unseen": None, "joined": joined}
     return ScoredSource(rows, chosen, table.digest(), counts, _join_notes(joined))
