@@ -228,6 +228,19 @@ def test_in_words(run_cli, a_run):
     ]
 
 
+def test_rows_of_the_run_are_noticed(run_cli, a_run):
+    """A cut-off by training rows is of no use; later rows are not suspected."""
+    folder, path = a_run()
+    own = run_cli("evaluate", folder, path.with_name("all.csv"))
+    assert [line[:41] for line in own.warnings] == [
+        "There are as many rows of each class as t"
+    ]
+    assert run_cli("evaluate", folder, path).warnings == []
+    amounts, path = a_run("regression")
+    own = run_cli("evaluate", amounts, path.with_name("all.csv"))
+    assert (own.code, own.warnings) == (0, [])
+
+
 def test_a_page_with_its_numbers(run_cli, a_run, tmp_path):
     folder, path = a_run()
     how = ("--recalibrate", "platt", *COST, "--by", "place", "--out", tmp_path / "to")

@@ -112,6 +112,7 @@ def test_predictions_and_labels_are_joined_by_their_ids(run_cli, folder, tmp_pat
     area = metrics.roc_auc_score(hits[north], p[north])
     assert groups[0]["auc"] == pytest.approx(area)
     assert (tmp_path / "to" / "evaluation.html").is_file()
+    assert "as the run had" in found["warnings"][0]  # they are its own
 
 
 @pytest.mark.parametrize("kind", ["isotonic", "platt"])

@@ -116,7 +116,9 @@ def evaluate(
     table = Labelled(data.expanduser(), label, by)
     source = _score(record.side, folder, seed, table, predictions, how, trust_code)
     rows, before = source.rows, None
-    notes, warnings = list(source.notes), []
+    notes = list(source.notes)
+    classes = record.header["data"].get("classes")
+    warnings = evaluation.own_rows(rows, classes)
     if kind is None:  # a new recalibration is of the model as it was trained
         before = kept_decision(folder, source.seed)
     if before is not None:

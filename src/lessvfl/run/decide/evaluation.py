@@ -165,6 +165,18 @@ def to_keep(
     return kept
 
 
+def own_rows(rows: ScoredRows, classes: Mapping[str, int] | None) -> list[str]:
+    """Say that rows look like those of the run, by how many it had of each class."""
+    sizes = np.bincount(rows.y, minlength=len(rows.label_names)) if classes else []
+    if not classes or dict(zip(rows.label_names, sizes, strict=True)) != classes:
+        return []
+    return [
+        "There are as many rows of each class as the run had: on its own rows, most of "
+        "them for training, every score is too good, and cut-off and recalibration are "
+        "wrong for others."
+    ]
+
+
 def same_rows(kept: KeptDecision, digest: str) -> list[str]:
     """Say that what is applied was chosen on these rows, where it was."""
     if kept.about.get("file") != digest:
