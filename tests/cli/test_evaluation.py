@@ -192,7 +192,7 @@ def test_other_tasks(run_cli, a_run, tmp_path, task):
         (["--by", "lab_0"], "must have at most 20 values to be scored by. Got 800."),
         (["--predictions", "x.csv"], "whose model predicts by itself"),
         (["--precision", "0.9999"], "must have a precision of 0.9999 on the rows"),
-        (["--out", "late.csv/page"], "must be one that can be written to"),
+        (["--out", "late.csv/page"], "must be a folder that can be written to"),
     ],
 )
 def test_evaluate_refuses(run_cli, a_run, monkeypatch, tmp_path, options, sentence):

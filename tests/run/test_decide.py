@@ -315,6 +315,18 @@ def test_probabilities_and_outputs_are_each_others():
     assert np.isfinite(logit(np.array([0.0, 1.0]))).all()
 
 
+@pytest.mark.parametrize("kind", ["isotonic", "platt"])
+@pytest.mark.parametrize("size", [0.01, 1, 1000])
+def test_classes_that_are_told_apart_are_fitted_too(kind, size):
+    """Platt's line would be infinitely steep."""
+    y = np.arange(40) // 20
+    z = size * np.linspace(-1, 1, 40)[:, None]
+    p = shares_of(Recalibration.fit(kind, z, y).apply(z))[:, 1]
+    assert ((p > 0.5) == y).all()
+    assert 0 < p.min() < 1e-3
+    assert 1 - 1e-3 < p.max() < 1
+
+
 def test_recalibrations_that_are_refused():
     rows = some_rows()
     with pytest.raises(DataError, match="Platt's line must rise"):

@@ -101,7 +101,7 @@ def evaluate(
     from lessvfl.run.decide.cut_offs import read_aim
     from lessvfl.run.decide.recalibration import read_kind
     from lessvfl.run.decide.sources import Labelled
-    from lessvfl.run.folder import keep_decision, kept_decision
+    from lessvfl.run.folder import claim, keep_decision, kept_decision
     from lessvfl.run.record import RunRecord
 
     record = RunRecord.read(folder)
@@ -113,6 +113,8 @@ def evaluate(
             "With --keep there must be something to keep: --cost, --rate, --precision "
             "or --recalibrate. Got none of them."
         )
+    if out is not None:
+        claim(out, "folder")
     table = Labelled(data.expanduser(), label, by)
     source = _score(record.side, folder, seed, table, predictions, how, trust_code)
     rows, before = source.rows, None

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lessvfl.errors import ConfigError
 from lessvfl.report import evaluation_figures, figures, parts, tables
 from lessvfl.report.evaluation_figures import EvaluationNumbers, area_words
 from lessvfl.report.page import capital
@@ -60,15 +59,8 @@ GAPS = {
 
 def write_evaluation(folder: Path, found: EvaluationNumbers) -> Path:
     """Write the page of an evaluation and its numbers; return the page."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / NUMBERS_NAME, found)
-        parts.write(folder / PAGE_NAME, evaluation_page(found))
-    except OSError as error:
-        raise ConfigError(
-            f"The folder '{folder}' must be one that can be written to. Got this: "
-            f"{error.strerror}."
-        ) from None
+    write_json(folder / NUMBERS_NAME, found)
+    parts.write(folder / PAGE_NAME, evaluation_page(found))
     return folder / PAGE_NAME
 
 

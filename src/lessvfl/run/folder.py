@@ -34,15 +34,15 @@ from lessvfl.run.simulate import Run
 from lessvfl.terms import listed
 
 
-def claim(folder: Path) -> None:
-    """Make a run folder, or refuse one that cannot be written to."""
+def claim(folder: Path, what: str = "run folder") -> None:
+    """Make a run folder or another one, or refuse one that cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / ".claim", b"")
         (folder / ".claim").unlink()
     except OSError as error:
         raise ConfigError(
-            f"The run folder '{folder}' must be a folder that can be written to. "
+            f"The {what} '{folder}' must be a folder that can be written to. "
             f"Got this: {error.strerror}."
         ) from None
 
@@ -147,7 +147,10 @@ def part_of(record: RunRecord, folder: Path, seed: int) -> Path:
 def keep_decision(folder: Path, seed: int, decision: KeptDecision) -> Path:
     """Keep a decision beside the model of a seed, for its later predictions."""
     path, digest = _label_holder(folder, seed)
-    return decision.write(path, digest)
+    try:
+        return decision.write(path, digest)
+    except OSError as error:
+        raise unwritten(folder, "The decision", error) from error
 
 
 def kept_decision(folder: Path, seed: int) -> KeptDecision | None:
