@@ -14,9 +14,10 @@ from lessvfl.run.decide.scored import ScoredRows
 ODD = "<script>alert(1)</script> $\\frac{1}{2}$ " + "long " * 12
 
 
-def found(rows: ScoredRows, asked: Asked | None = None) -> dict[str, Any]:
+def found(
+    rows: ScoredRows, asked: Asked | None = None, by: str | None = None
+) -> dict[str, Any]:
     """Return what the command has of rows."""
-    asked = asked or Asked()
     about = {
         "lessvfl": "1",
         "data": {"name": ODD, "n_rows": len(rows)},
@@ -25,7 +26,7 @@ def found(rows: ScoredRows, asked: Asked | None = None) -> dict[str, Any]:
         "kept": None,
         "joined": None,
     }
-    return about | evaluate(rows, asked)
+    return about | evaluate(rows, asked or Asked(), by)
 
 
 def evaluations() -> dict[str, dict[str, Any]]:
@@ -35,10 +36,10 @@ def evaluations() -> dict[str, dict[str, Any]]:
     halves = np.array(["a", ODD], dtype=object)[np.arange(len(rows)) % 2]
     several, amounts = many_rows(), some_numbers()
     return {
-        "all": found(rows, Asked("isotonic", COST, "where")),
+        "all": found(rows, Asked("isotonic", COST), "where"),
         "rate": found(rows, Asked(None, Aim("rate", 0.1))),
         "plain": found(rows),
         "one class": found(good),
-        "classes": found(several.grouped(halves, ODD), Asked("platt", None, ODD)),
-        "numbers": found(amounts.grouped(halves, ODD), Asked(by=ODD)),
+        "classes": found(several.grouped(halves, ODD), Asked("platt"), ODD),
+        "numbers": found(amounts.grouped(halves, ODD), None, ODD),
     }

@@ -373,7 +373,7 @@ def test_a_cut_off_of_noise_saves_nothing():
 
 def test_what_is_reported_of_a_recalibration():
     rows = some_rows(2000)
-    found = evaluate(rows, Asked("platt", COST, "where"))
+    found = evaluate(rows, Asked("platt", COST), "where")
     how, cut = found["recalibration"], found["cut_off"]
     assert how["after"]["brier"] < how["before"]["brier"] == found["brier"]
     assert how["after"]["calibration_error"] < how["before"]["calibration_error"]
@@ -459,7 +459,7 @@ def test_other_tasks_have_groups_too(rows):
     halves = np.array(["a", "b"], dtype=object)[np.arange(N) % 2]
     halves[:5] = None
     grouped = rows.grouped(halves, "half")
-    found = evaluate(grouped, Asked(by="half"))
+    found = evaluate(grouped, Asked(), "half")
     lines = found["groups"]["groups"]
     assert [line["group"] for line in lines] == ["(missing)", "a", "b"]
     name = "mae" if rows.task == "regression" else "accuracy"

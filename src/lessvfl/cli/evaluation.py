@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,9 +18,6 @@ from lessvfl.cli.options import (
     read_inference,
 )
 from lessvfl.terms import SCORE_TEXTS, plural
-
-if TYPE_CHECKING:
-    from lessvfl.run.decide.sources import Labelled, ScoredSource
 
 Folder = Annotated[
     Path,
@@ -95,102 +92,30 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Score the model of a run on rows with labels, and choose how it decides."""
-    from lessvfl import __version__
-    from lessvfl.errors import ConfigError, warn
-    from lessvfl.run.decide import evaluation
+    from lessvfl import report
+    from lessvfl.errors import warn
     from lessvfl.run.decide.cut_offs import read_aim
+    from lessvfl.run.decide.evaluation import Asked, evaluate_folder
     from lessvfl.run.decide.recalibration import read_kind
-    from lessvfl.run.decide.sources import Labelled
-    from lessvfl.run.folder import claim, keep_decision, kept_decision
-    from lessvfl.run.record import RunRecord
+    from lessvfl.run.decide.sources import Labelled, Scoring
+    from lessvfl.run.folder import claim
 
-    record = RunRecord.read(folder)
-    how = read_inference(inference)
+    how = Scoring(seed, predictions, read_inference(inference), trust_code)
     kind = None if recalibrate is None else read_kind(recalibrate)
-    asked = evaluation.Asked(kind, read_aim(cost, rate, precision), by)
-    if keep and not asked.is_fitting:
-        raise ConfigError(
-            "With --keep there must be something to keep: --cost, --rate, --precision "
-            "or --recalibrate. Got none of them."
-        )
+    asked = Asked(kind, read_aim(cost, rate, precision), keep)
     if out is not None:
         claim(out, "folder")
     table = Labelled(data.expanduser(), label, by)
-    source = _score(record.side, folder, seed, table, predictions, how, trust_code)
-    rows, before = source.rows, None
-    notes = list(source.notes)
-    classes = record.header["data"].get("classes")
-    warnings = evaluation.own_rows(rows, classes)
-    if kind is None:  # a new recalibration is of the model as it was trained
-        before = kept_decision(folder, source.seed)
-    if before is not None:
-        rows = rows.deciding(before)
-        notes.append(f"Applied as kept: {before.words}.")
-        warnings += evaluation.same_rows(before, source.digest)
-    found: dict[str, Any] = {
-        "lessvfl": __version__,
-        "data": {"name": table.name, "n_rows": len(rows)},
-        "model": {
-            "data": record.header["data"]["name"],
-            "method": record.header["method"],
-            "seed": source.seed,
-        },
-    }
-    found |= evaluation.evaluate(rows, asked) | source.counts
-    found["notes"] = [*notes, *found["notes"]]
-    found["warnings"] = [*warnings, *found["warnings"]]
-    found["applied"] = None if before is None else before.summary
-    found["kept"] = None
-    if keep:
-        new = evaluation.to_keep(rows, asked, before, table.name, source.digest)
-        path = keep_decision(folder, source.seed, new)
-        found["kept"] = {**new.summary, "file": str(path)}
-        found["notes"].append(f"Kept for later predictions: {new.words}.")
+    found = evaluate_folder(folder, table, how, asked)
     for sentence in found["warnings"]:
         warn(sentence)
-    if out is not None:
-        from lessvfl import report
-
-        page = report.write_evaluation(out, found)
+    page = None if out is None else report.write_evaluation(out, found)
     if as_json:
         typer.echo(json.dumps(found, allow_nan=False))
         return
     _print(found)
-    if out is not None:
+    if page is not None:
         typer.echo(f"Page: {page}")
-
-
-def _score(
-    side: str,
-    folder: Path,
-    seed: int | None,
-    table: Labelled,
-    predictions: Path | None,
-    inference: Any,
-    trust_code: bool,
-) -> ScoredSource:
-    """Return the rows, scored by the model of all sides, or by server and parties."""
-    from lessvfl.errors import ConfigError
-    from lessvfl.run.decide.sources import joined_predictions, scored_table
-
-    if side == "party":
-        raise ConfigError(
-            "The folder must be that of a run of all sides, or of a server, who has "
-            "the labels. Got that of a party."
-        )
-    if side == "server":
-        if inference != "clear":
-            raise ConfigError(
-                "How trees predict is said to 'lessvfl predict server'. Got it with "
-                "the folder of a server."
-            )
-        return joined_predictions(folder, seed, table, predictions, trust_code)
-    if predictions is not None:
-        raise ConfigError(
-            "Predictions are joined with the labels of a server. Got the folder of a "
-            "run of all sides, whose model predicts by itself."
-        )
-    return scored_table(folder, seed, table, inference, trust_code)
 
 
 def _number(value: float | None) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lessvfl import __version__
+from lessvfl.errors import ConfigError
 from lessvfl.run.decide import fitting
 from lessvfl.run.decide.cut_offs import Aim, outcome, threshold_of
 from lessvfl.run.decide.groups import FEW, by_group
@@ -16,6 +19,9 @@ from lessvfl.run.decide.kept import KeptDecision
 from lessvfl.run.decide.ranking import ranking
 from lessvfl.run.decide.recalibration import RecalibrationKind, sigmoid
 from lessvfl.run.decide.scored import ScoredRows
+from lessvfl.run.decide.sources import Labelled, Scoring, score
+from lessvfl.run.folder import keep_decision, kept_decision
+from lessvfl.run.record import RunRecord
 from lessvfl.run.scores import scores_of
 from lessvfl.terms import listed
 
@@ -28,7 +34,7 @@ class Asked:
 
     recalibrate: RecalibrationKind | None = None
     aim: Aim | None = None
-    by: str | None = None  # the column that rows are grouped by
+    keep: bool = False  # what is fitted, for later predictions
 
     @property
     def is_fitting(self) -> bool:
@@ -36,10 +42,53 @@ class Asked:
         return self.recalibrate is not None or self.aim is not None
 
 
-def evaluate(rows: ScoredRows, asked: Asked) -> dict[str, Any]:
+def evaluate_folder(
+    folder: Path, table: Labelled, how: Scoring, asked: Asked
+) -> dict[str, Any]:
+    """Return what `lessvfl evaluate --json` prints, and keep what is to be kept."""
+    if asked.keep and not asked.is_fitting:
+        raise ConfigError(
+            "With --keep there must be something to keep: --cost, --rate, --precision "
+            "or --recalibrate. Got none of them."
+        )
+    header, source = RunRecord.read(folder).header, score(folder, table, how)
+    rows, before = source.rows, None
+    notes = list(source.notes)
+    warnings = own_rows(rows, header["data"].get("classes"))
+    if asked.recalibrate is None:  # a new one is of the model as it was trained
+        before = kept_decision(folder, source.seed)
+    if before is not None:
+        rows = rows.deciding(before)
+        notes.append(f"Applied as kept: {before.words}.")
+        warnings += same_rows(before, source.digest)
+    found: dict[str, Any] = {
+        "lessvfl": __version__,
+        "data": {"name": table.name, "n_rows": len(rows)},
+        "model": {
+            "data": header["data"]["name"],
+            "method": header["method"],
+            "seed": source.seed,
+        },
+        **evaluate(rows, asked, table.by),
+        **source.counts,
+        "applied": None if before is None else before.summary,
+        "kept": None,
+    }
+    found["notes"] = [*notes, *found["notes"]]
+    found["warnings"] = [*warnings, *found["warnings"]]
+    if asked.keep:
+        new = to_keep(rows, asked, before, table.name, source.digest)
+        path = keep_decision(folder, source.seed, new)
+        found["kept"] = {**new.summary, "file": str(path)}
+        found["notes"].append(f"Kept for later predictions: {new.words}.")
+    return found
+
+
+def evaluate(rows: ScoredRows, asked: Asked, by: str | None = None) -> dict[str, Any]:
     """Return scores, curves, calibration, decisions, and scores by group.
 
-    What is fitted is reported on rows other than those that it was fitted to.
+    What is fitted is reported on rows other than those that it was fitted to. `by` is
+    the name of the column that rows are grouped by.
     """
     of_classes = rows.task != "regression"
     if asked.recalibrate is not None:
@@ -65,8 +114,8 @@ def evaluate(rows: ScoredRows, asked: Asked) -> dict[str, Any]:
             assert fitted.cut is not None
             found["cut_off"] = _cut_off(crossed, fitted.cut, asked.aim)
         rows, decided = crossed.rows, crossed.decided
-    if rows.groups is not None and asked.by is not None:
-        found["groups"] = by_group(rows, decided, asked.by)
+    if rows.groups is not None and by is not None:
+        found["groups"] = by_group(rows, decided, by)
     return found | {"notes": _notes(found), "warnings": _warnings(found)}
 
 

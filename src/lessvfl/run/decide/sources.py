@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,17 +60,45 @@ class Labelled:
         return digest.hexdigest()
 
 
-def scored_table(
-    folder: Path,
-    seed: int | None,
-    table: Labelled,
-    inference: Inference = "clear",
-    trust_code: bool = False,
+@dataclass(frozen=True)
+class Scoring:
+    """How rows come by their scores."""
+
+    seed: int | None = None  # the first one; of a server, that of its predictions
+    predictions: Path | None = None  # of a server; the usual file
+    inference: Inference = "clear"
+    trust_code: bool = False
+
+
+def score(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
+    """Score rows by the model of a run of all sides, or by a server's predictions."""
+    record = RunRecord.read(folder)
+    if record.side == "party":
+        raise ConfigError(
+            "The folder must be that of a run of all sides, or of a server, who has "
+            "the labels. Got that of a party."
+        )
+    if record.side == "server":
+        if how.inference != "clear":
+            raise ConfigError(
+                "How trees predict is said to 'lessvfl predict server'. Got it with "
+                "the folder of a server."
+            )
+        return _joined(folder, table, how)
+    if how.predictions is not None:
+        raise ConfigError(
+            "Predictions are joined with the labels of a server. Got the folder of a "
+            "run of all sides, whose model predicts by itself."
+        )
+    return _scored(folder, table, how, record.runs)
+
+
+def _scored(
+    folder: Path, table: Labelled, how: Scoring, runs: Sequence[Mapping[str, Any]]
 ) -> ScoredSource:
     """Score a table with the model of a run of all sides."""
-    record = RunRecord.read(folder)
-    model = load(folder, seed, trust_code=trust_code, as_trained=True)
-    model = model.inferring(inference)
+    model = load(folder, how.seed, trust_code=how.trust_code, as_trained=True)
+    model = model.inferring(how.inference)
     frame, labels, names = load_rows(
         table.path, model.columns, table.label, model.texts
     )
@@ -77,28 +106,22 @@ def scored_table(
     if table.by is not None:
         groups = load_ids(table.path, table.by, "groups").tolist()
         rows = rows.grouped(groups, table.by)
-    chosen = record.runs[0]["seed"] if seed is None else seed
+    chosen = runs[0]["seed"] if how.seed is None else how.seed
     counts = {**count_cells(model, frame), "joined": None}
     return ScoredSource(rows, chosen, table.digest(), counts)
 
 
-def joined_predictions(
-    folder: Path,
-    seed: int | None,
-    table: Labelled,
-    predictions: Path | None = None,
-    trust_code: bool = False,
-) -> ScoredSource:
+def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
     """Join the predictions of a server and its labels, by the ids of both."""
-    predictions = predictions or folder / PREDICTIONS_NAME
+    predictions = how.predictions or folder / PREDICTIONS_NAME
     if not predictions.is_file():
         raise DataError(
             f"The predictions '{predictions}' must exist, as 'lessvfl predict server' "
             "writes them. Got no such file."
         )
     columns = load_cells(predictions)
-    chosen = _seed_of(folder, seed, columns, predictions)
-    model = load(folder, chosen, trust_code=trust_code, as_trained=True)
+    chosen = _seed_of(folder, how.seed, columns, predictions)
+    model = load(folder, chosen, trust_code=how.trust_code, as_trained=True)
     id_column = next(iter(columns))
     _, labels, names = load_rows(table.path, (), table.label)
     ids = _unique(load_ids(table.path, id_column), id_column, table.path)
