@@ -122,6 +122,7 @@ def test_what_is_kept_is_applied_from_then_on(run_cli, a_run, tmp_path):
     others = run_cli("evaluate", folder, tmp_path / "others.csv")
     assert "Applied as kept: a recalibration (isotonic) and a cut-off" in others.out
     assert others.warnings == []
+    assert (model.threshold, model.rule is None) == (None, False)
     export = run_cli("export", folder, "--format", "safetensors")
     assert "not in these files: a recalibration (isotonic)" in export.err
     # A new cut-off leaves the recalibration; a new one takes the place of both.

@@ -422,7 +422,7 @@ def test_numbers_are_calibrated_by_tenths():
 
 def test_a_file_of_numbers_is_scored():
     model: Any = SimpleNamespace(
-        task="regression", label_names=(), positive=1, threshold=None
+        task="regression", label_names=(), positive=1, rule=None
     )
     columns = {"prediction": np.array([1.0, 2.5, None], dtype=object)}
     two = {"prediction": columns["prediction"][:2]}
@@ -497,7 +497,6 @@ def test_what_is_kept_is_read_again_beside_the_same_model(tmp_path):
     assert np.array_equal(one.decided, fitted.apply(rows).decided)
     with pytest.raises(RecordError, match="kept for another network: remove the file"):
         read_decision(tmp_path, "another")
-    assert read_decision(tmp_path / "elsewhere", "model") is None
 
 
 def test_a_new_cut_off_leaves_the_recalibration():

@@ -128,7 +128,7 @@ class FittedServer:
     # By class, what its probability is divided by before the largest is predicted.
     threshold: tuple[float, ...] | None = None
     positive: int = 1  # of two classes the one that the average precision is of
-    decision: KeptDecision | None = None  # what is kept for predictions, if anything
+    decision: KeptDecision | None = None  # kept for predictions; in no other file
     # By party, its mean embedding over the training rows, where it was evaluated.
     means: Mapping[PartyId, Tensor] = field(default_factory=dict)
     # What parties that kept nothing contribute.
@@ -211,16 +211,17 @@ class FittedServer:
     def moved(self, z: NDArray[Any]) -> NDArray[Any]:
         """Return what decides on a class: what the network gives, by the threshold."""
         z = self.recalibrated(z)
-        return np.asarray(z + np.array(decision_offsets(self.threshold, z.shape[1])))
+        return np.asarray(z + np.array(decision_offsets(self.rule, z.shape[1])))
 
     def recalibrated(self, z: NDArray[Any]) -> NDArray[Any]:
         """Return what the network gives, by the recalibration that is kept, if any."""
         return z if self.decision is None else self.decision.recalibrated(z)
 
-    def deciding(self, kept: KeptDecision) -> Self:
-        """Return the same model with what is kept for its predictions."""
-        threshold = kept.threshold or self.threshold
-        return replace(self, decision=kept, threshold=threshold)
+    @property
+    def rule(self) -> tuple[float, ...] | None:
+        """Return the threshold in use: that which is kept, or else the run's."""
+        kept = None if self.decision is None else self.decision.threshold
+        return kept or self.threshold
 
     def save(self, folder: Path) -> str:
         """Write the fusion network and what it takes to use it; return a digest."""

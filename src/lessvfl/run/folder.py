@@ -20,7 +20,7 @@ from typing import Any
 
 from lessvfl.core.lifted import Factory
 from lessvfl.errors import ConfigError, RecordError
-from lessvfl.run.decide.kept import KeptDecision, read_decision
+from lessvfl.run.decide.kept import DECISION_NAME, KeptDecision, read_decision
 from lessvfl.run.fitted import (
     FittedServer,
     digest_of,
@@ -146,9 +146,9 @@ def part_of(record: RunRecord, folder: Path, seed: int) -> Path:
 
 def keep_decision(folder: Path, seed: int, decision: KeptDecision) -> Path:
     """Keep a decision beside the model of a seed, for its later predictions."""
-    path, digest = _label_holder(folder, seed)
+    path = _label_holder(folder, seed)
     try:
-        return decision.write(path, digest)
+        return decision.write(path, _model_digest(path))
     except OSError as error:
         raise unwritten(folder, "The decision", error) from error
 
@@ -158,18 +158,24 @@ def kept_decision(folder: Path, seed: int) -> KeptDecision | None:
 
     What was kept for another model is refused.
     """
-    return read_decision(*_label_holder(folder, seed))
+    path = _label_holder(folder, seed)
+    if not (path / DECISION_NAME).is_file():
+        return None
+    return read_decision(path, _model_digest(path))
 
 
-def _label_holder(folder: Path, seed: int) -> tuple[Path, str]:
-    """Return the server's part of a model, and a digest of all parts that are there."""
+def _label_holder(folder: Path, seed: int) -> Path:
+    """Return where the server's part of a model is."""
     record = RunRecord.read(folder)
     path = part_of(record, folder, seed)
-    if record.side == "server":
-        return path, digest_of(path)
-    parts = sorted(one for one in path.iterdir() if one.is_dir())
+    return path if record.side == "server" else path / "server"
+
+
+def _model_digest(server: Path) -> str:
+    """Return a digest of the server's part of a model and of all that lie beside it."""
+    parts = [server, *sorted(server.parent.glob("party*"))]
     digests = "".join(digest_of(one) for one in parts)
-    return path / "server", hashlib.sha256(digests.encode()).hexdigest()
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def load(
@@ -230,4 +236,4 @@ def load(
         whole = load_model(path, party_net, fusion_net, trust_code)
         model = dataclasses.replace(whole, consensus=record.consensus)
     decision = None if as_trained else kept_decision(Path(folder), chosen)
-    return model if decision is None else model.deciding(decision)
+    return dataclasses.replace(model, decision=decision)

@@ -216,8 +216,10 @@ def to_keep(
 
 def own_rows(rows: ScoredRows, classes: Mapping[str, int] | None) -> list[str]:
     """Say that rows look like those of the run, by how many it had of each class."""
-    sizes = np.bincount(rows.y, minlength=len(rows.label_names)) if classes else []
-    if not classes or dict(zip(rows.label_names, sizes, strict=True)) != classes:
+    if not classes:
+        return []
+    sizes = np.bincount(rows.y, minlength=len(rows.label_names))
+    if dict(zip(rows.label_names, sizes, strict=True)) != classes:
         return []
     return [
         "There are as many rows of each class as the run had: on its own rows, most of "

@@ -71,11 +71,9 @@ class KeptDecision:
         return folder / DECISION_NAME
 
 
-def read_decision(folder: Path, model: str) -> KeptDecision | None:
-    """Read what is kept beside the model with this digest; None: nothing is."""
+def read_decision(folder: Path, model: str) -> KeptDecision:
+    """Read what is kept beside the model with this digest."""
     path = folder / DECISION_NAME
-    if not path.is_file():
-        return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         of, how, threshold = (

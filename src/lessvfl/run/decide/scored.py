@@ -147,7 +147,7 @@ def rows_of_predictions(
 def _rows(model: FittedServer, y: NDArray[Any], z: Reals) -> ScoredRows:
     z = np.asarray(z, dtype=np.float64)
     own = (model.task, model.label_names, y, z, model.positive)
-    return ScoredRows(*own, model.threshold)
+    return ScoredRows(*own, model.rule)
 
 
 def _numbers(columns: Mapping[str, NDArray[Any]], name: str) -> Reals:
