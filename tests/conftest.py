@@ -47,19 +47,20 @@ PUBLISHED_LOCAL = {k: v for k, v in PUBLISHED.items() if k != "pretrain_batch_si
 LONG = """
 bench/test_equal bench/test_grid bench/test_paper bench/test_paper_page bench/test_peers
 bench/test_studies bench/test_theory cli/test_bad_input cli/test_check cli/test_cli
-cli/test_faults cli/test_json cli/test_model cli/test_results
+cli/test_evaluation cli/test_faults cli/test_json cli/test_model cli/test_results
 conformance/test_transports core/test_evidence core/test_linear core/test_losses
 core/test_metrics core/test_trees_sklearn corpus/test_corpus data/test_leaks
 data/test_stored
 methods/test_behaviour methods/test_less_vfl_auto methods/test_methods remote/test_align
 remote/test_attacks remote/test_faults remote/test_identity remote/test_kit
-remote/test_nvflare remote/test_predict remote/test_predict_docs remote/test_remote
+remote/test_nvflare remote/test_predict remote/test_predict_decisions
+remote/test_predict_docs remote/test_remote
 remote/test_remote_files report/test_browser report/test_comparison report/test_figures
-report/test_leading_score report/test_page report/test_reasons
-report/test_selection_figures report/test_sides run/test_experiment run/test_export
-run/test_fitted run/test_missing run/test_profiles run/test_recorder run/test_weights
-status/test_status test_checks test_docs test_estimator test_examples test_pictures
-test_readme test_start web/test_site wire/test_front wire/test_ledger
+report/test_evaluation report/test_leading_score report/test_page report/test_reasons
+report/test_selection_figures report/test_sides run/test_decide run/test_experiment
+run/test_export run/test_fitted run/test_missing run/test_profiles run/test_recorder
+run/test_weights status/test_status test_checks test_docs test_estimator test_examples
+test_pictures test_readme test_start web/test_site wire/test_front wire/test_ledger
 """.split()
 # Those of them that run what other tests run, too: no coverage is measured there.
 REPEATS = """

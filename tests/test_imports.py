@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Third parties that stay in one or two rooms.
 ONLY_IN: dict[str, set[str]] = {
     # A run measures itself with tensors.
-    "sklearn": {"bench", "data", "estimator", "run.scores"},
+    "sklearn": {"bench", "data", "estimator", "run.decide", "run.scores"},
     "matplotlib": {"report", "bench.pages"},
     "pyarrow": {"data", "wire.flight"},
     "nvflare": {"remote.flare_files", "remote.nvflare", "wire.nvflare"},

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lessvfl.core import bootstrap, metrics
-from lessvfl.core.bootstrap import ScoredRows, score_intervals
+from lessvfl.core.bootstrap import ResampledRows, score_intervals
 
 N = 400
 SETS = 600  # that are drawn by the book
@@ -41,7 +41,7 @@ def found_intervals(y, *predicted, task="binary", lead="auc", **more):
     measured = [metrics.measure(z[None], labels[None], task) for z in outputs]
     scores = [{name: float(own[0]) for name, own in one.items()} for one in measured]
     return scores, *score_intervals(
-        ScoredRows(labels, task, **more), outputs, scores, lead
+        ResampledRows(labels, task, **more), outputs, scores, lead
     )
 
 
@@ -119,7 +119,7 @@ def test_scores_that_are_decided_by_another_threshold():
     labels, logits = torch.as_tensor(y), torch.as_tensor(z)[:, None]
     exact = metrics.measure(logits[None], labels[None], "binary", offsets[None, None])
     scores = {name: float(values[0]) for name, values in exact.items()}
-    rows = ScoredRows(labels, "binary", offsets=offsets)
+    rows = ResampledRows(labels, "binary", offsets=offsets)
     found, _ = score_intervals(rows, [logits], [scores], "accuracy")
     name = "balanced_accuracy"
     assert_near(found[name], by_the_book(name, y, z - 2.5))
@@ -140,7 +140,7 @@ def test_the_average_precision_is_that_of_the_rarer_class(positive):
     labels, logits = torch.as_tensor(y), torch.as_tensor(z)[:, None]
     exact = metrics.measure(logits[None], labels[None], "binary", positive=positive)
     scores = {name: float(values[0]) for name, values in exact.items()}
-    rows = ScoredRows(labels, "binary", positive)
+    rows = ResampledRows(labels, "binary", positive)
     found, _ = score_intervals(rows, [logits], [scores], "auc")
     ends = by_the_book("average_precision", *two_classes(share=0.1))
     assert_near(found["average_precision"], ends)
@@ -151,11 +151,11 @@ def test_a_score_that_rows_cannot_have_has_no_interval():
     scores = dict.fromkeys(("auc", "average_precision")) | dict.fromkeys(
         ("accuracy", "balanced_accuracy"), 0.5
     )
-    rows = ScoredRows(labels, "binary")
+    rows = ResampledRows(labels, "binary")
     found, added = score_intervals(rows, [logits] * 2, [scores] * 2, "auc")
     assert found["auc"] is None
     assert added == [None]
-    same = ScoredRows(torch.ones(9), "regression")
+    same = ResampledRows(torch.ones(9), "regression")
     found, _ = score_intervals(same, [logits], [{"r2": None}], "r2")
     assert found["r2"] is None
 

@@ -368,7 +368,7 @@ def test_two_threads_may_close_at_once(monkeypatch):
         stop(hub)
 
     monkeypatch.setattr(flight.FlightHub, "stop", noted)
-    start_thread = hub_module.start_thread
+    start_thread = connection.start_thread
 
     def slowly(*what):
         time.sleep(0.2)

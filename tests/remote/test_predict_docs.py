@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+import numpy as np
 import pandas as pd
 import pytest
 from tests.report.conftest import fake_record
@@ -154,8 +155,9 @@ def test_the_page_works_command_by_command(machine):
     made, tables, filled, *sides = blocks("A kit to try it with")
     assert (made[0], tables[0], filled[0]) == ("bash", "python", "bash")
     machine.run(made[1])
+    known: dict[str, Any] = {}
     with contextlib.chdir(machine.folder):
-        exec(tables[1], {})
+        exec(tables[1], known)
     machine.run(filled[1])
     for config in machine.folder.glob("kit/*/*.yaml"):
         assert "COLUMN" not in config.read_text()
@@ -173,7 +175,7 @@ def test_the_page_works_command_by_command(machine):
     later = pd.read_csv(machine.folder / "kit/server/later.csv")
     assert list(predicted["patient"]) == list(later["patient"])
     probability = ["probability_benign", "probability_malignant"]
-    assert [*predicted] == ["patient", "prediction", *probability, "partial"]
+    assert [*predicted] == ["patient", "prediction", *probability, "partial", "model"]
     assert not predicted.isna().any(axis=None)
     assert not predicted["partial"].any()
 
@@ -206,7 +208,30 @@ def test_the_page_works_command_by_command(machine):
     os.killpg(server.pid, signal.SIGINT)
     machine.end(server)
     machine.end(clinic)
+    decide(machine, known, predicted)
     assert machine.n_commands == len(re.findall("^```bash", TEXT, re.MULTILINE))
+
+
+def decide(machine: Machine, known: Any, before: pd.DataFrame) -> None:
+    """Join labels, keep what is chosen, and predict again by it."""
+    (_, tables), (_, evaluated), *sides = blocks("Decisions")
+    with contextlib.chdir(machine.folder):
+        exec(tables, known)
+    said = machine.run(evaluated)
+    assert "cut-off for 'malignant' by cost fp=1, fn=20: " in said
+    assert "Kept for later predictions: a recalibration (platt) and a cut-off" in said
+    batch = [machine.start(code) for _, code in sides]
+    said, *_ = [machine.end(side) for side in batch]
+    assert "applied: a recalibration (platt) and a cut-off of" in said
+    after = pd.read_csv(machine.folder / "kit/server/decided.csv")
+    plain = before["probability_malignant"].to_numpy()
+    assert after["uncalibrated_malignant"].to_numpy() == pytest.approx(plain, abs=1e-6)
+    fitted = after["probability_malignant"].to_numpy()
+    in_order = fitted[np.argsort(after["uncalibrated_malignant"])]
+    assert (np.diff(in_order) >= 0).all()
+    assert np.abs(fitted - plain).max() > 0.001
+    taken = after["prediction"] == "malignant"
+    assert fitted[taken].min() > fitted[~taken].max()
 
 
 def shown_errors() -> set[tuple[int, str]]:

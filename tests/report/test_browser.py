@@ -7,9 +7,11 @@ import shutil
 import subprocess
 
 import pytest
+from tests.report.evaluations import evaluations
 from tests.report.sides import party_record, rated_record, server_record
 
 from lessvfl import report
+from lessvfl.report.evaluation import evaluation_page
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
@@ -113,6 +115,10 @@ def told(tmp_path_factory, pages, make_record, odd_records):
             ("party", report.page(party_record(odd_records["shadows"]))),
             ("rated", report.page(rated_record(odd_records["shadows"]))),
             ("server", report.page(server_record(odd_records["shadows"]))),
+            *(
+                (f"evaluation, {name}", evaluation_page(found))
+                for name, found in evaluations().items()
+            ),
         ]
     }
     script = OUTER.replace("PAGES", json.dumps(texts).replace("<", "\\u003c"))
@@ -147,7 +153,8 @@ def told(tmp_path_factory, pages, make_record, odd_records):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_scrolls_sideways(told, width):
-    assert told.keys() == {*CASES, "compare", "party", "rated", "server"}
+    assert {*CASES, "compare", "party", "rated", "server"} < told.keys()
+    assert len([name for name in told if name.startswith("evaluation")]) == 6
     for name, found in told.items():
         seen = found[str(width)]
         assert seen["width"] == width

@@ -13,7 +13,17 @@ import typer
 from typer.core import TyperGroup
 
 from lessvfl import __version__
-from lessvfl.cli import check, ending, kit, model, nvflare, predict, remote, run
+from lessvfl.cli import (
+    check,
+    ending,
+    evaluation,
+    kit,
+    model,
+    nvflare,
+    predict,
+    remote,
+    run,
+)
 from lessvfl.cli.options import DataDir, Profile
 from lessvfl.errors import ConfigError, LessVFLWarning
 
@@ -45,7 +55,7 @@ app.add_typer(nvflare.app, name="nvflare")
 app.add_typer(predict.app, name="predict")
 for command in (
     *(check.check, run.run, run.try_, run.demo),
-    *(remote.server, remote.party, model.export, model.evaluate),
+    *(remote.server, remote.party, model.export, evaluation.evaluate),
 ):
     app.command(command.__name__.strip("_"))(command)
 

@@ -33,6 +33,13 @@ Profile = Annotated[str, typer.Option(help="default, paper or official-code.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on after the records in --out.")
 ]
+SeedNumber = Annotated[
+    int | None, typer.Option("--seed", help="Whose run; the first one unless given.")
+]
+TrustCode = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run the network code that the folder names."),
+]
 InferenceName = Annotated[
     str,
     typer.Option(

@@ -139,6 +139,8 @@ def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
     if found.partial:
         away = ", ".join(found.missing)
         results.say(f"partial: the mean of {away} stands for what it knows", err=True)
+    if (kept := predictor.model.decision) is not None:
+        results.say(f"applied: {kept.words}", err=True)
     results.say(f"{plural(n_ids - len(missing), 'prediction')}: {target}")
 
 

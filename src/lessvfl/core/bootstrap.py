@@ -91,7 +91,7 @@ ONE = int(np.flatnonzero(POISSON == 1)[0])
 
 
 @dataclass(frozen=True)
-class ScoredRows:
+class ResampledRows:
     """Test rows of one run: their labels, and how a class is decided on."""
 
     y: Tensor  # (n,)
@@ -102,7 +102,7 @@ class ScoredRows:
 
 
 def score_intervals(
-    rows: ScoredRows,
+    rows: ResampledRows,
     outputs: Sequence[Tensor],
     scores: Sequence[Mapping[str, float | None]],
     lead: str,
@@ -146,7 +146,7 @@ def _interval(
 
 
 def _resampled(
-    rows: ScoredRows,
+    rows: ResampledRows,
     drawn: Resamples,
     z: Tensor,
     names: Collection[str],
@@ -164,7 +164,7 @@ def _resampled(
         return {name: found[name] for name in names}
 
 
-def _decided(rows: ScoredRows, drawn: Resamples, z: Tensor) -> dict[str, Values]:
+def _decided(rows: ResampledRows, drawn: Resamples, z: Tensor) -> dict[str, Values]:
     """Return the scores of the classes that are decided on."""
     n_classes = max(2, z.shape[1])
     decided = z if rows.offsets is None else z + rows.offsets
@@ -185,7 +185,7 @@ def _share(part: NDArray[np.float64], whole: NDArray[np.float64]) -> Any:
 
 
 def _ranked(
-    rows: ScoredRows, drawn: Resamples, z: Tensor, n_ranked: int
+    rows: ResampledRows, drawn: Resamples, z: Tensor, n_ranked: int
 ) -> dict[str, Values]:
     """Return the scores of ranks: of two classes two, of many the mean area."""
     y = _array(rows.y)

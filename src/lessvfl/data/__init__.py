@@ -15,6 +15,7 @@ from lessvfl.data.dealing import (
 )
 from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import (
+    load_cells,
     load_columns,
     load_ids,
     load_labels,

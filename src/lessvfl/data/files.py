@@ -223,11 +223,17 @@ def load_columns(
     return raw.frame(names), ids
 
 
-def load_ids(path: Path, id_column: str) -> NDArray[Any]:
-    """Load a column of ids alone."""
+def load_ids(path: Path, id_column: str, what: str = "ids") -> NDArray[Any]:
+    """Load a column of ids alone, or one that is `what` else is said."""
     if _is_npz(path):
         return read_npz(path, [id_column])[id_column]
-    return read_table(path, only=id_column).column_of(id_column, path, "ids")
+    return read_table(path, only=id_column).column_of(id_column, path, what)
+
+
+def load_cells(path: Path) -> dict[str, NDArray[Any]]:
+    """Load all columns of a file as they are, such as a file of predictions."""
+    raw = read_table(path)
+    return {name: raw.cells(name) for name in raw.names}
 
 
 def write_columns(

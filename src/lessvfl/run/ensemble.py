@@ -98,7 +98,7 @@ def merge_models(seeds: Sequence[FittedModel]) -> FittedModel:
 
 # ------------------------------------------------------------------------------- layers
 
-Layer = tuple[Tensor, Tensor]  # weights (out, in) and biases (out,)
+NetLayer = tuple[Tensor, Tensor]  # weights (out, in) and biases (out,)
 
 
 def _unlike(what: str) -> ConfigError:
@@ -108,7 +108,7 @@ def _unlike(what: str) -> ConfigError:
     )
 
 
-def _plain_layers(net: Network) -> list[Layer]:
+def _plain_layers(net: Network) -> list[NetLayer]:
     if not isinstance(net, MLP):
         raise ConfigError(
             "An ensemble is made of the networks that lessvfl makes itself. Got "
@@ -119,7 +119,7 @@ def _plain_layers(net: Network) -> list[Layer]:
         return [(w[0].clone(), b[0].clone()) for w, b in pairs]
 
 
-def _layers(party: FittedParty) -> list[Layer]:
+def _layers(party: FittedParty) -> list[NetLayer]:
     """Return a party's layers; one that kept nothing gives its constant."""
     layers = _plain_layers(party.net)
     if party.constant is not None:
@@ -150,7 +150,7 @@ def _spread(weights: Tensor, places: Sequence[int], n_inputs: int) -> Tensor:
 
 
 def _side_by_side(
-    networks: Sequence[Sequence[Layer]], like: Network, average: bool = False
+    networks: Sequence[Sequence[NetLayer]], like: Network, average: bool = False
 ) -> MLP:
     """Return networks of the same inputs as one, its outputs all theirs or the mean."""
     assert isinstance(like, MLP)

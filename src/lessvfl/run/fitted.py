@@ -26,10 +26,14 @@ from lessvfl.core.party_data import Outcome
 from lessvfl.data import Encoding, Frame, Problem, frame_of
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.run import hidden, network_files
+from lessvfl.run.decide.kept import KeptDecision
 from lessvfl.run.network_files import EXTRAS, Shape, texts, whole
 from lessvfl.terms import PartyId, Task
 
 NETWORKS = "networks"  # the folder of all seeds, between machines
+MODEL_DIGITS = 16  # of a digest that stand in a file of predictions
+# Before a class in such a file: what it says, and what the network itself does.
+PROBABILITY, UNCALIBRATED = "probability_", "uncalibrated_"
 MOST_NAMES = 3  # of a party's features, where a model is printed
 
 
@@ -124,6 +128,7 @@ class FittedServer:
     # By class, what its probability is divided by before the largest is predicted.
     threshold: tuple[float, ...] | None = None
     positive: int = 1  # of two classes the one that the average precision is of
+    decision: KeptDecision | None = None  # kept for predictions; in no other file
     # By party, its mean embedding over the training rows, where it was evaluated.
     means: Mapping[PartyId, Tensor] = field(default_factory=dict)
     # What parties that kept nothing contribute.
@@ -178,10 +183,22 @@ class FittedServer:
             raise ConfigError(
                 "Probabilities need a classification task. Got a regression model."
             )
+        z = self.recalibrated(z)
         if self.task == "binary":
             positive = torch.sigmoid(torch.as_tensor(z))
             return np.asarray(torch.cat([1 - positive, positive], dim=1).numpy())
         return np.asarray(torch.softmax(torch.as_tensor(z), dim=1).numpy())
+
+    def shares(self, z: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Return probabilities by what stands before a class in a table of them.
+
+        Where they are recalibrated, those of the network itself are there, too.
+        """
+        found = {PROBABILITY: self.probabilities(z)}
+        if self.decision is not None and self.decision.recalibration is not None:
+            plain = replace(self, decision=None)
+            found[UNCALIBRATED] = plain.probabilities(z)
+        return found
 
     def answers(self, z: NDArray[Any]) -> NDArray[Any]:
         """Return a label name, or a number for regression, for every row."""
@@ -193,7 +210,18 @@ class FittedServer:
 
     def moved(self, z: NDArray[Any]) -> NDArray[Any]:
         """Return what decides on a class: what the network gives, by the threshold."""
-        return np.asarray(z + np.array(decision_offsets(self.threshold, z.shape[1])))
+        z = self.recalibrated(z)
+        return np.asarray(z + np.array(decision_offsets(self.rule, z.shape[1])))
+
+    def recalibrated(self, z: NDArray[Any]) -> NDArray[Any]:
+        """Return what the network gives, by the recalibration that is kept, if any."""
+        return z if self.decision is None else self.decision.recalibrated(z)
+
+    @property
+    def rule(self) -> tuple[float, ...] | None:
+        """Return the threshold in use: that which is kept, or else the run's."""
+        kept = None if self.decision is None else self.decision.threshold
+        return kept or self.threshold
 
     def save(self, folder: Path) -> str:
         """Write the fusion network and what it takes to use it; return a digest."""
@@ -385,6 +413,14 @@ def _load_server(
     )
     with whole(folder, "server.json"):
         names = texts(about["parties"])
+        beside: dict[str, Any] = {
+            name: {
+                party: extra[f"{prefix}{place}"]
+                for place, party in enumerate(names)
+                if f"{prefix}{place}" in extra
+            }
+            for name, prefix in EXTRAS.items()
+        }
         server = FittedServer(
             task=about["task"],
             label_names=texts(about["label_names"]),
@@ -398,13 +434,6 @@ def _load_server(
             if (found := about.get("threshold")) is None
             else tuple(found),
             positive=about.get("positive", 1),
-            **{
-                name: {
-                    party: extra[f"{prefix}{place}"]
-                    for place, party in enumerate(names)
-                    if f"{prefix}{place}" in extra
-                }
-                for name, prefix in EXTRAS.items()
-            },
+            **beside,
         )
         return server, texts(about["feature_names"])

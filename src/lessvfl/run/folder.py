@@ -11,6 +11,7 @@ and an error while they are written loses nothing that can be written.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,10 @@ from typing import Any
 
 from lessvfl.core.lifted import Factory
 from lessvfl.errors import ConfigError, RecordError
+from lessvfl.run.decide.kept import DECISION_NAME, KeptDecision, read_decision
 from lessvfl.run.fitted import (
+    FittedServer,
+    digest_of,
     load_model,
     load_party,
     load_server,
@@ -30,15 +34,15 @@ from lessvfl.run.simulate import Run
 from lessvfl.terms import listed
 
 
-def claim(folder: Path) -> None:
-    """Make a run folder, or refuse one that cannot be written to."""
+def claim(folder: Path, what: str = "run folder") -> None:
+    """Make a run folder or another one, or refuse one that cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / ".claim", b"")
         (folder / ".claim").unlink()
     except OSError as error:
         raise ConfigError(
-            f"The run folder '{folder}' must be a folder that can be written to. "
+            f"The {what} '{folder}' must be a folder that can be written to. "
             f"Got this: {error.strerror}."
         ) from None
 
@@ -140,6 +144,40 @@ def part_of(record: RunRecord, folder: Path, seed: int) -> Path:
     return path
 
 
+def keep_decision(folder: Path, seed: int, decision: KeptDecision) -> Path:
+    """Keep a decision beside the model of a seed, for its later predictions."""
+    path = _label_holder(folder, seed)
+    try:
+        return decision.write(path, _model_digest(path))
+    except OSError as error:
+        raise unwritten(folder, "The decision", error) from error
+
+
+def kept_decision(folder: Path, seed: int) -> KeptDecision | None:
+    """Return what is kept beside the model of a seed, if anything.
+
+    What was kept for another model is refused.
+    """
+    path = _label_holder(folder, seed)
+    if not (path / DECISION_NAME).is_file():
+        return None
+    return read_decision(path, _model_digest(path))
+
+
+def _label_holder(folder: Path, seed: int) -> Path:
+    """Return where the server's part of a model is."""
+    record = RunRecord.read(folder)
+    path = part_of(record, folder, seed)
+    return path if record.side == "server" else path / "server"
+
+
+def _model_digest(server: Path) -> str:
+    """Return a digest of the server's part of a model and of all that lie beside it."""
+    parts = [server, *sorted(server.parent.glob("party*"))]
+    digests = "".join(digest_of(one) for one in parts)
+    return hashlib.sha256(digests.encode()).hexdigest()
+
+
 def load(
     folder: str | Path,
     seed: int | None = None,
@@ -147,6 +185,7 @@ def load(
     party_net: Factory | None = None,
     fusion_net: Factory | None = None,
     trust_code: bool = False,
+    as_trained: bool = False,
 ) -> Any:
     """Load the model of a run folder, or the part of the side that wrote it.
 
@@ -162,6 +201,9 @@ def load(
     trust_code : bool
         Import and call the functions that the folder names as ``FILE.py:FUNCTION``.
         A folder from somebody else can name any code of this machine.
+    as_trained : bool
+        Leave out the recalibration and the cut-off that ``lessvfl evaluate --keep`` put
+        beside the model.
 
     Returns
     -------
@@ -185,9 +227,13 @@ def load(
         )
     chosen = seeds[0] if seed is None else seed
     path = part_of(record, Path(folder), chosen)
-    if record.side == "server":
-        return load_server(path, fusion_net, trust_code)
     if record.side == "party":
         return load_party(path, party_net, trust_code)
-    model = load_model(path, party_net, fusion_net, trust_code)
-    return dataclasses.replace(model, consensus=record.consensus)
+    model: FittedServer
+    if record.side == "server":
+        model = load_server(path, fusion_net, trust_code)
+    else:
+        whole = load_model(path, party_net, fusion_net, trust_code)
+        model = dataclasses.replace(whole, consensus=record.consensus)
+    decision = None if as_trained else kept_decision(Path(folder), chosen)
+    return dataclasses.replace(model, decision=decision)

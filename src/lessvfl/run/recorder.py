@@ -185,7 +185,7 @@ class Recorder:
         for r, problem in enumerate(self.problems):
             own = None if offsets is None else offsets[r]
             of_class = (problem.positive, own, problem.test_blocks)
-            rows = bootstrap.ScoredRows(labels[r], self.task, *of_class)
+            rows = bootstrap.ResampledRows(labels[r], self.task, *of_class)
             values = [one[r] for one in scores]
             found, added = bootstrap.score_intervals(
                 rows, [one.z[r] for one in outputs], values, problem.score

@@ -21,16 +21,13 @@ from lessvfl.core.metrics import (
     measure,
     undefined,
 )
-from lessvfl.data import Frame, label_name
+from lessvfl.data import Frame
 from lessvfl.data.encode import CellCounts
 from lessvfl.data.learn import spread_of
-from lessvfl.data.row_cells import as_number
-from lessvfl.errors import DataError
+from lessvfl.run.decide.scored import ScoredRows, rows_of_model
 from lessvfl.run.fitted import FittedModel
-from lessvfl.terms import listed
 
 N_BINS = 10
-MOST_NAMES = 20
 
 
 def score_rows(
@@ -64,91 +61,53 @@ def score_rows(
         one prediction for all rows (their most frequent class, or their mean), and the
         cells that were ``imputed`` or of an ``unseen`` category.
     """
-    if frame.n_rows == 0:
-        raise DataError(f"The table '{name}' must have rows to score. Got none.")
-    if model.task == "regression":
-        y: NDArray[Any] = _amounts(labels, name)
-        scores = _score_numbers(model, frame, y)
-    else:
-        y = _codes(labels, model.label_names, label_names, name)
-        scores = _score_classes(model, frame, y)
-    why = undefined(y, model.task, "rows")
-    rows = torch.as_tensor(y)
-    n_classes = len(model.label_names)
-    same = _single(constant(rows, rows, model.task, n_classes, model.positive))
+    rows = rows_of_model(model, frame, labels, name, label_names)
+    return scores_of(rows) | count_cells(model, frame)
+
+
+def count_cells(model: FittedModel, frame: Frame) -> dict[str, int]:
+    """Count the cells of a table that were filled in, or of an unseen category."""
     cells = CellCounts()
     for party in model.parties:
         cells += party.encoding.apply(frame)[1]
-    found: dict[str, Any] = {"task": model.task}
+    return {"imputed": cells.imputed, "unseen": cells.unseen}
+
+
+def scores_of(rows: ScoredRows) -> dict[str, Any]:
+    """Return the scores of rows, their baseline, and why some are undefined."""
+    of_numbers = rows.task == "regression"
+    scores = _score_numbers(rows) if of_numbers else _score_classes(rows)
+    why = undefined(rows.y, rows.task, "rows")
+    y, n_classes = torch.as_tensor(rows.y), len(rows.label_names)
+    same = _single(constant(y, y, rows.task, n_classes, rows.positive))
+    found: dict[str, Any] = {"task": rows.task}
     for score, value in scores.items():
         found[score] = defined(value)
         if found[score] is None:
             why.setdefault(score, "the predictions are too far from the labels")
     level = {score: defined(value) for score, value in same.items()}
-    counts = {"imputed": cells.imputed, "unseen": cells.unseen}
-    return found | {"baseline": level, "undefined": why, **counts}
-
-
-# ------------------------------------------------------------------------------- labels
-
-
-def _amounts(labels: Sequence[Any], name: str) -> NDArray[np.float64]:
-    """Return labels as the numbers that a regression is scored on."""
-    amounts = np.array([as_number(label) for label in labels])
-    others = np.flatnonzero(~np.isfinite(amounts))
-    if len(others):
-        raise DataError(
-            f"The labels of '{name}' must be finite numbers, as in training. "
-            f"Got {labels[others[0]]!r} in row {others[0] + 1}."
-        )
-    return amounts
-
-
-def _codes(
-    labels: Sequence[Any],
-    known: Sequence[str],
-    label_names: Sequence[str] | None,
-    name: str,
-) -> NDArray[np.int64]:
-    """Return the class of every label, by its place among those of the model."""
-    code = {text: index for index, text in enumerate(known)}
-    words = [label_name(label) for label in labels]
-    if label_names is not None and not set(words) <= set(known):
-        named = {str(index): text for index, text in enumerate(label_names)}
-        words = [named.get(word, word) for word in words]
-    if strange := set(words) - set(known):
-        shown = listed(known, MOST_NAMES)
-        raise DataError(
-            f"The labels of '{name}' must be classes of the model: {shown}. "
-            f"Got '{min(strange)}'."
-        )
-    return np.array([code[word] for word in words], dtype=np.int64)
+    return found | {"baseline": level, "undefined": why}
 
 
 # ------------------------------------------------------------------------------- scores
 
 
-def _score_numbers(
-    model: FittedModel, frame: Frame, y: NDArray[np.float64]
-) -> dict[str, float]:
-    predicted = model.predict(frame)
+def _score_numbers(rows: ScoredRows) -> dict[str, float]:
+    y, predicted = rows.y, rows.z[:, 0]
     z = torch.as_tensor(predicted)[None, :, None]
-    scores = measure(z, torch.as_tensor(y)[None], model.task)
+    scores = measure(z, torch.as_tensor(y)[None], rows.task)
     with np.errstate(over="ignore", invalid="ignore"):
         errors = spread_of(np.abs(y - predicted))
     return _single(scores) | {"mae": float(errors.mean)}
 
 
-def _score_classes(
-    model: FittedModel, frame: Frame, y: NDArray[np.int64]
-) -> dict[str, float]:
+def _score_classes(rows: ScoredRows) -> dict[str, float]:
     from sklearn.metrics import mean_squared_error
 
-    z, p = model.decide(frame), model.predict_proba(frame)
-    offsets = torch.tensor(decision_offsets(model.threshold, z.shape[1]))
-    rows = torch.as_tensor(z)[None]
-    labels = torch.as_tensor(y)[None]
-    scores = measure(rows, labels, model.task, offsets, positive=model.positive)
+    z, p, y = rows.z, rows.p, rows.y
+    offsets = torch.tensor(decision_offsets(rows.threshold, z.shape[1]))
+    outputs, labels = torch.as_tensor(z)[None], torch.as_tensor(y)[None]
+    scores = measure(outputs, labels, rows.task, offsets, positive=rows.positive)
     n_classes = p.shape[1]
     # Σ_k (p_k - y_k)² of a row; of two classes one of the two equal summands.
     n_counted = n_classes if n_classes > 2 else 1

@@ -39,7 +39,7 @@ from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
 from lessvfl.remote.predict.aligned import Answers, Session, asked_for
 from lessvfl.remote.session import find_common_rows
-from lessvfl.run.fitted import FittedServer, digest_of
+from lessvfl.run.fitted import MODEL_DIGITS, FittedServer, digest_of
 from lessvfl.run.folder import load, part_of
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import PartyId
@@ -92,6 +92,8 @@ class Predictor:
         code = config.settings.get("fusion_net")  # its own word, not the folder's
         given = None if code is None else find_factory(code)
         self.model: FittedServer = load(self.folder, self.seed, fusion_net=given)
+        if self.model.decision is not None:
+            log.info("applies %s, as kept", self.model.decision.words)
         if allow_missing and inference == "fed-eini":
             raise ConfigError(
                 "Paths are hidden among all parties: 'allow_missing' must be false "
@@ -325,10 +327,11 @@ class Predictor:
         answers, model = self.predict(places), self.model
         columns = {"prediction": model.answers(answers.z)}
         if model.task != "regression":
-            shares = model.probabilities(answers.z)
-            for place, name in enumerate(model.label_names):
-                columns[f"probability_{name}"] = shares[:, place]
+            for prefix, shares in model.shares(answers.z).items():
+                for place, name in enumerate(model.label_names):
+                    columns[f"{prefix}{name}"] = shares[:, place]
         columns["partial"] = np.full(len(places), answers.partial)
+        columns["model"] = np.full(len(places), self.digest[:MODEL_DIGITS])
         at = np.setdiff1d(np.arange(len(ids)), missing).tolist()
         table: dict[str, list[Any]] = {self._session.ids.column: [*ids]}
         for name, values in columns.items():

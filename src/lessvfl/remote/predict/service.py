@@ -376,9 +376,11 @@ def _predict(worker: Worker, ids: list[int] | list[str], tells: bool) -> dict[st
     answers: Answers = worker.ask(ids, tells)
     worker.counts["rows"] += len(ids)
     predictor = worker.predictor
+    kept = predictor.model.decision
     return {
         "model": predictor.digest,
         "seed": predictor.seed,
+        "decision": None if kept is None else kept.summary,
         "partial": answers.partial,
         "missing": list(answers.missing),
         "predictions": _predictions(predictor.model, ids, answers.z),

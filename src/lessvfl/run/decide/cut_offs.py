@@ -1,0 +1,151 @@
+"""From which probability on a row is taken for the positive class.
+
+Cut-offs lie between the values that rows have, so that rounding decides on nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.errors import ConfigError, DataError
+from lessvfl.run.decide.recalibration import Reals, sigmoid
+
+NOBODY, EVERYBODY = 700.0, -700.0  # log-odds that no row reaches, and every row
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a cut-off is for: the least cost, a share of rows, or a precision."""
+
+    kind: Literal["cost", "rate", "precision"]
+    value: float = 0.0  # the share, or the precision
+    fp: float = 0.0  # the cost of a row that is taken for positive and is not
+    fn: float = 0.0  # the cost of a positive row that is not found
+
+    @property
+    def words(self) -> str:
+        """Say what it is."""
+        if self.kind == "cost":
+            return f"cost fp={self.fp:g}, fn={self.fn:g}"
+        return f"{self.kind} {self.value:g}"
+
+
+def read_aim(cost: str | None, rate: float | None, precision: float | None) -> Any:
+    """Return the aim that was asked for, None where none was; refuse two of them."""
+    given = {"cost": cost, "rate": rate, "precision": precision}
+    asked = {name: one for name, one in given.items() if one is not None}
+    if len(asked) > 1:
+        raise ConfigError(
+            "A cut-off is chosen by one of --cost, --rate and --precision. Got "
+            f"{' and '.join(f'--{name}' for name in asked)}."
+        )
+    for name, value in (("rate", rate), ("precision", precision)):
+        if value is not None:
+            if not 0 < value < 1:
+                raise ConfigError(
+                    f"The '{name}' option must be between 0 and 1. Got {value:g}."
+                )
+            return Aim("rate" if name == "rate" else "precision", value)
+    return None if cost is None else _read_cost(cost)
+
+
+def _read_cost(text: str) -> Aim:
+    found = dict(re.findall(r"(fp|fn)=([0-9.eE+-]+)(?:,|$)", text.replace(" ", "")))
+    try:
+        costs = {name: float(value) for name, value in found.items()}
+    except ValueError:
+        costs = {}
+    is_whole = costs.keys() == {"fp", "fn"} and text.count("=") == 2
+    if not is_whole or not all(0 < one < float("inf") for one in costs.values()):
+        raise ConfigError(
+            "The 'cost' option must be two costs above 0, as in fp=1,fn=20: of a row "
+            "taken for positive that is not, and of a positive one that is not found. "
+            f"Got '{text}'."
+        )
+    return Aim("cost", **costs)
+
+
+def choose(odds: Reals, hits: NDArray[np.bool_], aim: Aim) -> float | None:
+    """Return the cut-off of an aim, as log-odds; None where none has the precision.
+
+    The least cost with the fewest rows taken; at most a share of the rows, as many as
+    that allows; a precision, with as many rows as have it.
+    """
+    values, place, n = np.unique(-odds, return_inverse=True, return_counts=True)
+    values = -values  # the largest first
+    taken = np.concatenate([[0], np.cumsum(n)])
+    found = np.concatenate([[0], np.cumsum(np.bincount(place, hits))])
+    if aim.kind == "cost":
+        costs = aim.fp * (taken - found) + aim.fn * (hits.sum() - found)
+        best = int(costs.argmin())
+    elif aim.kind == "rate":
+        best = int(np.flatnonzero(taken <= aim.value * len(odds) + 1e-9)[-1])
+    else:
+        has_it = found[1:] >= aim.value * taken[1:] - 1e-9
+        if not has_it.any():
+            return None
+        best = int(np.flatnonzero(has_it)[-1]) + 1
+    if best == 0:
+        return NOBODY
+    if best == len(values):
+        return EVERYBODY
+    upper, lower = float(values[best - 1]), float(values[best])
+    middle = (upper + lower) / 2
+    return middle if middle < upper else lower
+
+
+def best_precision(odds: Reals, hits: NDArray[np.bool_]) -> float:
+    """Return the largest precision that any cut-off has."""
+    from sklearn.metrics import precision_recall_curve
+
+    return float(precision_recall_curve(hits, odds)[0][:-1].max())
+
+
+def refuse_precision(odds: Reals, hits: NDArray[np.bool_], aim: Aim) -> DataError:
+    """Return what is said where no cut-off has the precision."""
+    most = best_precision(odds, hits)
+    return DataError(
+        f"A cut-off must have a precision of {aim.value:g} on the rows. Got "
+        f"{most:.4g} at most."
+    )
+
+
+def threshold_of(cut: float, positive: int) -> tuple[float, float]:
+    """Return a cut-off as the threshold of a model, by class.
+
+    >>> threshold_of(0.0, 1), threshold_of(EVERYBODY, 0)[1]
+    ((0.5, 0.5), 1.0)
+    """
+    both = sigmoid(np.array([-cut, cut] if positive else [cut, -cut])).tolist()
+    return both[0], both[1]
+
+
+def outcome(
+    hits: NDArray[np.bool_], taken: NDArray[np.bool_], aim: Aim | None = None
+) -> dict[str, Any]:
+    """Count how rows were decided on; with costs, what these decisions cost."""
+    from sklearn.metrics import confusion_matrix
+
+    (tn, fp), (fn, tp) = confusion_matrix(hits, taken, labels=[False, True]).tolist()
+    found = {
+        "tp": tp,
+        "fp": fp,
+        "fn": fn,
+        "tn": tn,
+        "rate": (tp + fp) / len(hits),
+        "precision": _share(tp, tp + fp),
+        "recall": _share(tp, tp + fn),
+        "false_positive_rate": _share(fp, fp + tn),
+    }
+    if aim is not None and aim.kind == "cost":
+        found["cost"] = aim.fp * fp + aim.fn * fn
+    return found
+
+
+def _share(some: int, all_: int) -> float | None:
+    return some / all_ if all_ else None

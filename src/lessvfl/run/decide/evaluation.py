@@ -1,0 +1,238 @@
+"""All that is said of scored rows, as one JSON object, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl import __version__
+from lessvfl.errors import ConfigError
+from lessvfl.run.decide import fitting
+from lessvfl.run.decide.cut_offs import Aim, outcome, threshold_of
+from lessvfl.run.decide.groups import FEW, by_group
+from lessvfl.run.decide.kept import KeptDecision
+from lessvfl.run.decide.ranking import ranking
+from lessvfl.run.decide.recalibration import RecalibrationKind, sigmoid
+from lessvfl.run.decide.scored import ScoredRows
+from lessvfl.run.decide.sources import Labelled, Scoring, score
+from lessvfl.run.folder import keep_decision, kept_decision
+from lessvfl.run.record import RunRecord
+from lessvfl.run.scores import scores_of
+from lessvfl.terms import listed
+
+FITTED = ("auc", "brier", "calibration_error")  # what a recalibration may change
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of scored rows besides their scores."""
+
+    recalibrate: RecalibrationKind | None = None
+    aim: Aim | None = None
+    keep: bool = False  # what is fitted, for later predictions
+
+    @property
+    def is_fitting(self) -> bool:
+        """Tell whether anything is fitted that could be kept."""
+        return self.recalibrate is not None or self.aim is not None
+
+
+def evaluate_folder(
+    folder: Path, table: Labelled, how: Scoring, asked: Asked
+) -> dict[str, Any]:
+    """Return what `lessvfl evaluate --json` prints, and keep what is to be kept."""
+    if asked.keep and not asked.is_fitting:
+        raise ConfigError(
+            "With --keep there must be something to keep: --cost, --rate, --precision "
+            "or --recalibrate. Got none of them."
+        )
+    header, source = RunRecord.read(folder).header, score(folder, table, how)
+    rows, before = source.rows, None
+    notes = list(source.notes)
+    warnings = own_rows(rows, header["data"].get("classes"))
+    if asked.recalibrate is None:  # a new one is of the model as it was trained
+        before = kept_decision(folder, source.seed)
+    if before is not None:
+        rows = rows.deciding(before)
+        notes.append(f"Applied as kept: {before.words}.")
+        warnings += same_rows(before, source.digest)
+    found: dict[str, Any] = {
+        "lessvfl": __version__,
+        "data": {"name": table.name, "n_rows": len(rows)},
+        "model": {
+            "data": header["data"]["name"],
+            "method": header["method"],
+            "seed": source.seed,
+        },
+        **evaluate(rows, asked, table.by),
+        **source.counts,
+        "applied": None if before is None else before.summary,
+        "kept": None,
+    }
+    found["notes"] = [*notes, *found["notes"]]
+    found["warnings"] = [*warnings, *found["warnings"]]
+    if asked.keep:
+        new = to_keep(rows, asked, before, table.name, source.digest)
+        path = keep_decision(folder, source.seed, new)
+        found["kept"] = {**new.summary, "file": str(path)}
+        found["notes"].append(f"Kept for later predictions: {new.words}.")
+    return found
+
+
+def evaluate(rows: ScoredRows, asked: Asked, by: str | None = None) -> dict[str, Any]:
+    """Return scores, curves, calibration, decisions, and scores by group.
+
+    What is fitted is reported on rows other than those that it was fitted to. `by` is
+    the name of the column that rows are grouped by.
+    """
+    of_classes = rows.task != "regression"
+    if asked.recalibrate is not None:
+        fitting.check_task(rows, "A recalibration", of_two=False)
+    if asked.aim is not None:
+        fitting.check_task(rows, "A cut-off", of_two=True)
+    found = scores_of(rows)
+    ranks = ranking(rows)
+    found |= ranks
+    if of_classes and (rows.y == rows.y[0]).all():
+        why = found["undefined"].get("auc")
+        found["undefined"] |= dict.fromkeys(("ks", "gini"), why)
+    decided = rows.decided if of_classes else np.zeros(len(rows), dtype=np.int64)
+    if rows.task == "binary":
+        found["decisions"] = _decisions(rows, rows.decided, asked.aim)
+    found |= {"recalibration": None, "cut_off": None, "groups": None}
+    if asked.is_fitting:
+        fitted = fitting.fit_all(rows, asked.recalibrate, asked.aim)
+        crossed = fitting.cross_fit(rows, asked.recalibrate, asked.aim)
+        if asked.recalibrate is not None:
+            found["recalibration"] = _recalibration(rows, crossed, asked.recalibrate)
+        if asked.aim is not None:
+            assert fitted.cut is not None
+            found["cut_off"] = _cut_off(crossed, fitted.cut, asked.aim)
+        rows, decided = crossed.rows, crossed.decided
+    if rows.groups is not None and by is not None:
+        found["groups"] = by_group(rows, decided, by)
+    return found | {"notes": _notes(found), "warnings": _warnings(found)}
+
+
+def _decisions(
+    rows: ScoredRows, decided: NDArray[np.int64], aim: Aim | None
+) -> dict[str, Any]:
+    """Return how rows are decided on without a new cut-off."""
+    t = rows.threshold or (0.5, 0.5)
+    at = t[rows.positive] / (t[0] + t[1])  # p / t is the larger one from here on
+    return {"at": at, **outcome(rows.hits, decided == rows.positive, aim)}
+
+
+def _recalibration(
+    rows: ScoredRows, crossed: fitting.CrossFitted, kind: RecalibrationKind
+) -> dict[str, Any]:
+    """Return what a recalibration changes, each row by others."""
+    after = scores_of(crossed.rows)
+    before = scores_of(rows)
+    return {
+        "kind": kind,
+        "how": fitting.HOW,
+        "before": {name: before[name] for name in FITTED},
+        "after": {name: after[name] for name in FITTED},
+        "calibration": ranking(crossed.rows)["calibration"],
+    }
+
+
+def _cut_off(crossed: fitting.CrossFitted, cut: float, aim: Aim) -> dict[str, Any]:
+    """Return a cut-off and how it decides, each row by others."""
+    rows = crossed.rows
+    found = {
+        "class": rows.label_names[rows.positive],
+        "aim": aim.words,
+        "at": float(sigmoid(np.array(cut))),
+        "folds": sigmoid(np.array(crossed.cuts)).tolist(),
+        "how": fitting.HOW,
+        **outcome(rows.hits, crossed.decided == rows.positive, aim),
+    }
+    if aim.kind == "cost":
+        n_hits = int(rows.hits.sum())
+        found["cost_of_nobody"] = aim.fn * n_hits
+        found["cost_of_everybody"] = aim.fp * (len(rows) - n_hits)
+        found["if_calibrated"] = aim.fp / (aim.fp + aim.fn)
+    return found
+
+
+def _notes(found: Mapping[str, Any]) -> list[str]:
+    """Say on which rows was chosen what is reported."""
+    named = {"recalibration": "recalibration", "cut_off": "cut-off"}
+    what = [words for name, words in named.items() if found[name]]
+    if not what:
+        return []
+    verb = "are" if len(what) > 1 else "is"
+    return [
+        f"The {' and '.join(what)} {verb} {fitting.HOW}; for later predictions all "
+        "rows count."
+    ]
+
+
+def _warnings(found: Mapping[str, Any]) -> list[str]:
+    """Say which numbers say little."""
+    groups = found["groups"]
+    if not groups or not groups["few"]:
+        return []
+    few = listed([f"'{name}'" for name in groups["few"]])
+    return [
+        f"Groups of '{groups['column']}' with fewer than {FEW} rows, whose numbers say "
+        f"little: {few}."
+    ]
+
+
+def to_keep(
+    rows: ScoredRows,
+    asked: Asked,
+    before: KeptDecision | None,
+    name: str,
+    digest: str,
+) -> KeptDecision:
+    """Return what later predictions are to apply, fitted to all rows.
+
+    A new recalibration takes the place of all that was kept `before`; a new cut-off
+    alone takes that of the cut-off. `digest` is of the file of the rows, `name` its.
+    """
+    fitted = fitting.fit_all(rows, asked.recalibrate, asked.aim)
+    about: dict[str, Any] = {"data": name, "rows": len(rows), "file": digest}
+    threshold = None
+    if asked.aim is not None:
+        assert fitted.cut is not None
+        threshold = threshold_of(fitted.cut, rows.positive)
+        about["class"] = rows.label_names[rows.positive]
+        about["cut_off"] = float(sigmoid(np.array(fitted.cut)))
+        about["aim"] = asked.aim.words
+    kept = KeptDecision(fitted.recalibration, threshold, about)
+    if before is not None and asked.recalibrate is None:
+        kept = replace(kept, recalibration=before.recalibration)
+    return kept
+
+
+def own_rows(rows: ScoredRows, classes: Mapping[str, int] | None) -> list[str]:
+    """Say that rows look like those of the run, by how many it had of each class."""
+    if not classes:
+        return []
+    sizes = np.bincount(rows.y, minlength=len(rows.label_names))
+    if dict(zip(rows.label_names, sizes, strict=True)) != classes:
+        return []
+    return [
+        "There are as many rows of each class as the run had: on its own rows, most of "
+        "them for training, every score is too good, and cut-off and recalibration are "
+        "wrong for others."
+    ]
+
+
+def same_rows(kept: KeptDecision, digest: str) -> list[str]:
+    """Say that what is applied was chosen on these rows, where it was."""
+    if kept.about.get("file") != digest:
+        return []
+    return [
+        "What is kept beside the model was chosen on these very rows: on others it may "
+        "do less well."
+    ]

@@ -1,0 +1,100 @@
+"""What is kept beside a model for later predictions: a recalibration and a cut-off.
+
+``decision.json`` lies in the label holder's part of a model. It names the model by a
+digest: beside another network it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lessvfl.errors import RecordError
+from lessvfl.run.decide.recalibration import Reals, Recalibration
+from lessvfl.run.record import write_json
+
+DECISION_NAME = "decision.json"
+
+
+@dataclass(frozen=True)
+class KeptDecision:
+    """How predictions are fitted and decided on, instead of as the run left them."""
+
+    recalibration: Recalibration | None = None
+    # By class, as that of a run: what its probability is divided by.
+    threshold: tuple[float, ...] | None = None
+    # What the user is told: the cut-off and its aim, the rows they were chosen on.
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def recalibrated(self, z: Reals) -> Reals:
+        """Return the outputs of the model as they are to be used."""
+        return z if self.recalibration is None else self.recalibration.apply(z)
+
+    @property
+    def words(self) -> str:
+        """Say what is applied.
+
+        >>> KeptDecision(threshold=(0.8, 0.2), about={"class": "ill", "cut_off": 0.2,
+        ... "aim": "rate 0.1", "rows": 90, "data": "late"}).words
+        "a cut-off of 0.2 for 'ill' (rate 0.1), by 90 rows of 'late'"
+        """
+        said = []
+        if self.recalibration is not None:
+            said.append(f"a recalibration ({self.recalibration.kind})")
+        if self.threshold is not None:
+            at = f"a cut-off of {self.about['cut_off']:.4g} for '{self.about['class']}'"
+            said.append(f"{at} ({self.about['aim']})")
+        rows = f"{self.about['rows']:,} rows of '{self.about['data']}'"
+        return f"{' and '.join(said)}, by {rows}"
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Return it as the JSON of predictions and evaluations has it."""
+        kind = None if self.recalibration is None else self.recalibration.kind
+        names = ("cut_off", "class", "aim")
+        return {"recalibration": kind, **{name: self.about.get(name) for name in names}}
+
+    def write(self, folder: Path, model: str) -> Path:
+        """Write it beside the model with this digest; return the file."""
+        found = {
+            "model": model,
+            "recalibration": None
+            if self.recalibration is None
+            else self.recalibration.to_json(),
+            "threshold": None if self.threshold is None else list(self.threshold),
+            "about": dict(self.about),
+        }
+        write_json(folder / DECISION_NAME, found)
+        return folder / DECISION_NAME
+
+
+def read_decision(folder: Path, model: str) -> KeptDecision:
+    """Read what is kept beside the model with this digest."""
+    path = folder / DECISION_NAME
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        of, how, threshold = (
+            found[name] for name in ("model", "recalibration", "threshold")
+        )
+        kept = KeptDecision(
+            None if how is None else Recalibration.from_json(how),
+            None if threshold is None else tuple(map(float, threshold)),
+            dict(found["about"]),
+        )
+        if min(kept.threshold or (1.0,)) <= 0:
+            raise ValueError("a threshold of 0")
+        _ = kept.words
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RecordError(
+            f"'{path}' must be what 'lessvfl evaluate --keep' wrote. Got this: {error}."
+        ) from None
+    if of != model:
+        raise RecordError(
+            f"'{path}' must be of the network beside it. Got one that was kept for "
+            "another network: remove the file, and keep a new one with 'lessvfl "
+            "evaluate --keep'."
+        )
+    return kept
