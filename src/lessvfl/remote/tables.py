@@ -263,8 +263,10 @@ class SeedLabels:
         rows = data.label_rows(dataset, train, test, blocks)
         found = data.labels_alone(dataset, rows, settings.data, settings.labels)
         y_train, y_test = on.keep(found.y_train), on.keep(found.y_test)
-        labels = {"y_train": y_train, "y_test": y_test, "notes": dataset.notes}
-        return cls(seed, train, test, dataclasses.replace(found, **labels))
+        problem = dataclasses.replace(
+            found, y_train=y_train, y_test=y_test, notes=dataset.notes
+        )
+        return cls(seed, train, test, problem)
 
 
 def resolve_settings(config: ServerConfig, table: LabelTable) -> Settings:
