@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +23,12 @@ from tests.remote.test_remote import (
     start,
 )
 
+from lessvfl import data
 from lessvfl.errors import ConfigError, ProtocolError
-from lessvfl.remote import preflight
+from lessvfl.remote import localhost, preflight
 from lessvfl.remote.config import ServerConfig, read
 from lessvfl.remote.server import ServerProcess
-from lessvfl.remote.tables import LabelTable
+from lessvfl.remote.tables import LabelTable, resolve_settings
 from lessvfl.run import profiles, simulate
 from lessvfl.run.record import RunRecord
 
@@ -192,3 +194,46 @@ def test_a_check_says_what_a_run_would_refuse(tmp_path, more, said):
 def test_a_check_of_later_rows_finds_nothing(tmp_path):
     own = {"time_column": "when", "settings": {"gap": 20}, "align": "psi"}
     assert preflight.check_server(written(tmp_path, **own)).problems == ()
+
+
+# ---------------------------------------------------------------------------------- try
+
+
+@pytest.mark.parametrize(
+    ("named", "own", "n_rows"),
+    [
+        ({"times": WHEN}, {"gap": 10}, 140),
+        ({"is_test": WHEN > 110, "units": np.arange(N) // 2}, {}, None),
+        ({}, {"folds": 3}, N),
+        ({}, {"split_seed": 3}, N),
+    ],
+)
+def test_folders_of_a_try_hold_the_rows_that_stay_in_their_order(
+    tmp_path, named, own, n_rows
+):
+    dataset = replace(a_dataset(), **named)
+    settings = own_settings("less-vfl") | own
+    resolved = profiles.resolve("less-vfl", "default", dataset, settings)
+    job = simulate.Job(dataset, resolved, parties=HELD)
+    seeds = data.fold_seeds([2], resolved.data.folds)
+    localhost.write_folders(job, job.problem(seeds[0]), seeds, tmp_path / "kit", 9)
+    config = read(ServerConfig, tmp_path / "kit" / "server" / "server.yaml")
+    table = LabelTable.load(config)
+    assert (config.seeds, config.folds) == ((2,), resolved.data.folds)
+    left, rows = data.settle_test_rows(dataset, resolved.data)
+    assert n_rows in (None, table.n_rows)
+    assert np.array_equal(table.dataset.y, left.y)
+    assert (table.dataset.is_test is None) == (left.is_test is None)
+    assert table.settled(resolve_settings(config, table), "none").n_rows == len(left.y)
+    frame, _ = data.load_columns(tmp_path / "kit" / "clinic" / "columns.parquet", "row")
+    whole = dataset.X.select(HELD["clinic"]).numeric
+    assert np.allclose(frame.numeric, whole if rows is None else whole[rows])
+
+
+def test_folds_between_processes_need_tables_that_stay(tmp_path):
+    own = own_settings("less-vfl") | {"folds": 3}
+    resolved = profiles.resolve("less-vfl", "default", a_dataset(), own)
+    job = simulate.Job(a_dataset(), resolved, parties=HELD, spurious=0.5)
+    what: Any = (job, [0, 1, 2], {}, False, None, 0, print, False, None)
+    with pytest.raises(ConfigError, match="'folds' setting must be 1 with planted"):
+        localhost.run_all(*what, localhost.Between())

@@ -242,6 +242,55 @@ def test_nobody_is_left_out_before_the_end():
     recorder, _ = watched(Telling(), epoch=4)
     assert recorder.means == {}
     assert recorder.without == [None, None]
+    assert recorder.intervals == [{"intervals": None, "missed": None}] * 2
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+def test_scores_and_losses_have_intervals_around_them(task):
+    recorder, _ = watched(Telling(200), task)
+    for found, curve, without in zip(
+        recorder.intervals, recorder.curves, recorder.without, strict=True
+    ):
+        score = "r2" if task == "regression" else "accuracy"
+        for name, ends in found["intervals"].items():
+            assert ends["low"] < curve[-1][name] < ends["high"]
+        assert list(found["missed"]) == ["a", "b"]
+        for party, ends in found["missed"].items():
+            loss = curve[-1][score] - without[party][score]
+            assert ends["loss"] == pytest.approx(loss)
+            assert ends["low"] <= loss <= ends["high"]
+    silent, _ = watched(Telling(silent=0.9), task)
+    for found in silent.intervals:
+        assert found["missed"]["b"] == {"loss": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_intervals_are_wider_where_rows_are_of_few_people():
+    rng = np.random.default_rng(4)
+    X = np.repeat(rng.normal(size=(60, 6)), 5, axis=0) + 0.01 * rng.normal(
+        size=(300, 6)
+    )
+    y = (X[:, 0] + np.repeat(rng.normal(size=60), 5) > 0).astype(int)
+    dataset = data.from_arrays(X, y)
+    people = dataclasses.replace(dataset, units=np.repeat(np.arange(60), 5))
+    config = data.DataConfig()
+    problem = data.prepare(people, config, parties=2)
+    assert problem.test_blocks is not None
+    assert len(problem.test_blocks) == len(problem.y_test)
+    assert (np.bincount(problem.test_blocks) == 5).all()
+    assert data.prepare(dataset, config, parties=2).test_blocks is None
+    same = dataclasses.replace(people, is_test=np.arange(300) % 300 < 100)
+    (grouped,) = run_job(same)
+    (single,) = run_job(dataclasses.replace(same, units=None))
+    widths = [
+        one["intervals"]["accuracy"]["high"] - one["intervals"]["accuracy"]["low"]
+        for one in (grouped, single)
+    ]
+    assert widths[0] > 1.3 * widths[1]
+
+
+def test_without_test_rows_there_are_no_intervals():
+    recorder, _ = watched(Telling(0))
+    assert recorder.intervals == [{"intervals": None, "missed": None}] * 2
 
 
 @pytest.mark.usefixtures("_in_parts")
@@ -263,6 +312,7 @@ def test_the_value_of_parties_outlives_a_restart():
     again, _ = watched(Telling(), epoch=4)
     again.restore(json.loads(json.dumps(recorder.state(), allow_nan=False)))
     assert again.without == recorder.without
+    assert again.intervals == recorder.intervals
     assert again.means.keys() == recorder.means.keys()
     assert all(again.means[k].equal(mean) for k, mean in recorder.means.items())
 

@@ -300,7 +300,7 @@ def _own_order(
     if job.dataset.y_test is not None:
         return np.arange(len(problem.y_train) + len(problem.y_test))
     own, of_row = job.settings, None if blocks is None else blocks.of_row
-    how = (own.data, seed, own.keeps_order)
+    how = (own.data, own.data.row_seed(seed), own.keeps_order)
     return np.argsort(np.concatenate(data.split_rows(job.dataset, *how, of_row)))
 
 

@@ -263,9 +263,8 @@ class SeedLabels:
         rows = data.label_rows(dataset, train, test, blocks)
         found = data.labels_alone(dataset, rows, settings.data, settings.labels)
         y_train, y_test = on.keep(found.y_train), on.keep(found.y_test)
-        notes = dataset.notes
         problem = dataclasses.replace(
-            found, y_train=y_train, y_test=y_test, notes=notes
+            found, y_train=y_train, y_test=y_test, notes=dataset.notes
         )
         return cls(seed, train, test, problem)
 
