@@ -465,6 +465,12 @@ def test_other_tasks_have_groups_too(rows):
     name = "mae" if rows.task == "regression" else "accuracy"
     mean = sum(line["rows"] * line[name] for line in lines) / N
     assert mean == pytest.approx(found[name])
+    if rows.task == "multiclass":
+        own = grouped.groups == "a"
+        each = [
+            metrics.roc_auc_score(rows.y[own] == k, rows.p[own, k]) for k in range(3)
+        ]
+        assert lines[1]["auc"] == pytest.approx(np.mean(each))
     assert found["warnings"] == [
         "Groups of 'half' with fewer than 100 rows, whose numbers say little: "
         "'(missing)'."

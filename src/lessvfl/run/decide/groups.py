@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from lessvfl.run.decide.cut_offs import outcome
 from lessvfl.run.decide.ranking import ranked
 from lessvfl.run.decide.scored import ScoredRows
+from lessvfl.run.scores import scores_of
 
 FEW = 100  # rows of a group from which on its numbers say something
 COMPARED = ("rate", "recall", "false_positive_rate", "auc")
@@ -47,7 +48,8 @@ def _numbers(rows: ScoredRows, decided: NDArray[np.int64]) -> dict[str, Any]:
             "mae": float(np.abs(error).mean()),
         }
     if rows.task == "multiclass":
-        return {"accuracy": float((decided == y).mean())}
+        area = scores_of(rows)["auc"]
+        return {"accuracy": float((decided == y).mean()), "auc": area}
     has_both = 0 < rows.hits.sum() < len(rows)
     return {
         "positives": int(rows.hits.sum()),
