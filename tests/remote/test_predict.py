@@ -149,7 +149,10 @@ def a_hub(names=HELD):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Return the folder of a run of two seeds, every side in it."""
-    out = tmp_path_factory.mktemp("trained")
+    return train(tmp_path_factory.mktemp("trained"))
+
+
+def train(out: Path, **more: Any) -> Path:
     with a_hub() as hub:
         for name in HELD:
             rows = order(name)
@@ -158,7 +161,8 @@ def trained(tmp_path_factory):
             Side(PartyProcess(name, config, frame, IDS[rows]), hub.port)
         status = Status("run", "less-vfl-auto", "people", tuple(HELD))
         table = LabelTable(the_labels(), ids=IDS)
-        server = ServerProcess(server_config(out, align="plain"), table, hub, status)
+        config = server_config(out, align="plain", **more)
+        server = ServerProcess(config, table, hub, status)
         server.run()
         server.close()
     return out
@@ -651,7 +655,7 @@ def test_every_request_is_written_down_at_the_party(folder):
         line for line in map(json.loads, text.splitlines()) if "session" in line
     ]
     assert (aligned["asked"], aligned["rows"]) == ("align", 0)
-    assert (asked["asked"], asked["rows"], asked["seed"]) == ("predict", 7, 0)
+    assert (asked["asked"], asked["rows"], asked["seeds"]) == ("predict", 7, [0])
     declined = [
         line for line in map(json.loads, text.splitlines()) if "declined" in line
     ]
@@ -741,7 +745,7 @@ def test_a_model_is_taken_up_so_often_and_not_more(folder, monkeypatch):
     party = a_party("bank", folder)
     try:
         header, (run, *_) = party.record.header, party.record.runs
-        wanted = Open(header["run"], 0, "0" * 32, run["models"]["server"], "psi")
+        wanted = Open(header["run"], (0,), "0" * 32, run["models"]["server"], "psi")
         replies = [party.handle(wanted) for _ in range(4)]
         assert [type(reply) for reply in replies] == [Agreed] * 3 + [Declined]
         assert "loads a model at most 3 times a minute" in replies[-1].reason
@@ -1026,7 +1030,7 @@ def test_an_answer_of_another_form_is_refused(folder, change):
 
 @pytest.mark.parametrize("session", ["../../x", "0" * 31, "G" * 32, "x" * 4000])
 def test_a_session_has_a_name_of_one_form(session):
-    frame = codec.encode(WireFrame(Open("r", 0, session, "0" * 64, "psi"), 1))
+    frame = codec.encode(WireFrame(Open("r", (0,), session, "0" * 64, "psi"), 1))
     with pytest.raises(
         ProtocolError, match="'session' of Open must be 32 hexadecimal digits"
     ):

@@ -74,7 +74,7 @@ def test_lines(tmp_path):
 def test_json_has_no_more_than_the_contract(tmp_path):
     found = a_record(0).to_json()
     header = ["lessvfl", "data", "method", "profile", "config"]
-    assert list(found) == [*header, "consensus", "runs"]
+    assert list(found) == [*header, "consensus", "ensemble", "runs"]
 
 
 @pytest.mark.parametrize("misfit", [float("nan"), float("inf"), {1, 2}, b"x"])

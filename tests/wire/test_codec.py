@@ -83,7 +83,7 @@ MESSAGES = [
     Restore("select_features-1"),
     Restore(None),
     Finish("0" * 64),
-    Open("r1", 3, "0f" * 16, "0" * 64, "psi"),
+    Open("r1", (3, 4), "0f" * 16, "0" * 64, "psi"),
     Ask(np.array([4, 0, 4])),
     Ask(np.empty(0, dtype=np.int64)),
     Declined("not so many"),

@@ -43,14 +43,14 @@ def export(
 
     check_format(format)
     record = RunRecord.read(folder)
-    model = load(folder, seed, trust_code=trust_code, as_trained=True)
+    chosen = _seed(record, seed)
+    model = load(folder, chosen, trust_code=trust_code, as_trained=True)
     out = out or folder / "export"
     files = export_model(model, out, format)
     for owner, path in files.items():
         typer.echo(words.printable(f"{path}: {owner}"))
     names = {owner: path.name for owner, path in files.items()}
     changed = profiles.changed(record.header)
-    chosen = _seed(record, seed)
     card = report.write_card(out, record, chosen, changed, names)
     typer.echo(f"{card}: what the model is, and is not")
     if (

@@ -119,6 +119,10 @@ class JobOptions(TableOptions):
         int | None,
         typer.Option(help="Cross-validate: parts of the rows, each the test of a run."),
     ] = None
+    ensemble: Annotated[
+        bool,
+        typer.Option("--ensemble", help="Seeds share their rows and predict together."),
+    ] = False
     data_dir: DataDir = None
     set_: Annotated[
         list[str] | None,
@@ -154,6 +158,9 @@ class JobOptions(TableOptions):
                     "both."
                 )
             overrides["folds"] = self.folds
+        seeds = _read_seeds(self.seeds)
+        if self.ensemble:
+            overrides |= data.ensemble_rows(seeds, overrides)
         dataset = data.load(
             self.data, data_dir=self.data_dir, options=options or None, **self.columns
         )
@@ -167,7 +174,7 @@ class JobOptions(TableOptions):
             groups=self.read_groups(),
             device=device,
         )
-        seeds = data.fold_seeds(_read_seeds(self.seeds), settings.data.folds)
+        seeds = data.fold_seeds(seeds, settings.data.folds)
         return _LoadedJob(job, seeds, options, self.target is not None)
 
 

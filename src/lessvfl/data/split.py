@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,21 @@ def fold_seeds(seeds: Sequence[int], folds: int) -> list[int]:
             f"{max(seeds)}."
         )
     return found
+
+
+def ensemble_rows(seeds: Sequence[int], given: Mapping[str, Any]) -> dict[str, int]:
+    """Return the setting by which the seeds of an ensemble share their rows."""
+    if len(seeds) < 2:
+        raise ConfigError(
+            "An ensemble must have two seeds or more, as in 0,1,2,3,4. Got "
+            f"{', '.join(map(str, seeds))}."
+        )
+    if "split_seed" in given:
+        raise ConfigError(
+            "The seeds of an ensemble share the rows of the first: 'split_seed' must "
+            f"be left out. Got {given['split_seed']}."
+        )
+    return {"split_seed": seeds[0]}
 
 
 def _fold_rows(

@@ -87,6 +87,7 @@ class ServerConfig(Common):
     profile: str = "default"
     settings: dict[str, Any] = field(default_factory=dict)  # any, by name
     seeds: Seeds = (0,)  # one run each
+    ensemble: bool = False  # seeds share their rows and predict together
     folds: Positive = 1  # parts of the rows, each the test of a run of every seed
     evaluation: Evaluation = "end"  # at the end, by test rows alone; after all epochs
     silence: AboveZero = 60.0  # seconds without a sign of life from a connected party

@@ -56,6 +56,7 @@ from lessvfl.remote.tables import (
     SeedLabels,
     resolve_settings,
 )
+from lessvfl.run import ensemble
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
 from lessvfl.run.fitted import NETWORKS, FittedServer, digest_of
 from lessvfl.run.numbers import (
@@ -321,7 +322,11 @@ class ServerProcess:
             "run": self._run_id().hex(),
             "networks": NETWORKS,
         }
-        return RunRecord(first_line, runs, "complete", consensus=consensus(known))
+        agreed, said = consensus(known), [files.read_tested() for files in seeds]
+        together = None
+        if self.settings.is_ensemble(self.seeds):
+            together = ensemble.scores(problem, self.seeds, said)
+        return RunRecord(first_line, runs, "complete", "", agreed, together)
 
     def _welcome(self) -> control.Welcome:
         config = self.config
@@ -411,6 +416,7 @@ class ServerProcess:
             config.evaluation,
             own.config.bits,
             self.status.scored,
+            files.keep_tested if own.is_ensemble(self.seeds) else None,
         )
         recorder.attach(server, ())
         torch.manual_seed(files.seed)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.remote.checkpoint import State, read_state, write_state
@@ -41,6 +42,7 @@ class SeedFiles:
     numbers: Path  # of the run, there once it is over
     finished: Path  # what every party has revealed of it
     network: Path  # the folder of the fusion network
+    tested: Path  # what it says of the test rows, where seeds are an ensemble
 
     @classmethod
     def of(cls, run: Path, seed: int) -> SeedFiles:
@@ -48,11 +50,20 @@ class SeedFiles:
         own = run / f"seed-{seed}"
         numbers, finished = own / "numbers.json", own / "finished.json"
         network = run / NETWORKS / own.name / "server"
-        return cls(seed, own / CHECKPOINT, numbers, finished, network)
+        tested = own / "tested.safetensors"
+        return cls(seed, own / CHECKPOINT, numbers, finished, network, tested)
 
     def saved(self) -> State | None:
         """Return the last checkpoint, if there is one."""
         return read_state(self.checkpoint) if self.checkpoint.is_file() else None
+
+    def keep_tested(self, replica: int, z: Tensor) -> None:
+        """Keep what the network says of the test rows, (n, outputs)."""
+        write_state(self.tested, State({"z": z.cpu()}, {}))
+
+    def read_tested(self) -> Tensor | None:
+        """Return what the network says of the test rows, where they were scored."""
+        return read_state(self.tested).tensors["z"] if self.tested.is_file() else None
 
     def settle(self, sent: Counter[tuple[str, str, str]]) -> None:
         """Add the bytes of all parts since the last seed to the bill.

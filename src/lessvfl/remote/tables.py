@@ -281,6 +281,8 @@ def resolve_settings(config: ServerConfig, table: LabelTable) -> Settings:
     given = dict(config.settings)
     if config.folds > 1:
         given["folds"] = config.folds
+    if config.ensemble:
+        given |= data.ensemble_rows(config.seeds, given)
     found = profiles.resolve(config.method, config.profile, dataset, given)
     refuse_whole_rows(found)
     is_named = dataset.is_test is not None or dataset.times is not None

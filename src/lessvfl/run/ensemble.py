@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from lessvfl.core import bootstrap, metrics
 from lessvfl.core.network import MLP, Network
-from lessvfl.data import Encoding
+from lessvfl.data import Encoding, Problem
 from lessvfl.data.column import EncodedColumn
 from lessvfl.errors import ConfigError
 from lessvfl.run.fitted import FittedModel, FittedParty, FittedServer
@@ -94,6 +95,34 @@ def merge_models(seeds: Sequence[FittedModel]) -> FittedModel:
     every = zip(*(seed.parties for seed in seeds), strict=True)
     parties = tuple(merge_parties(one) for one in every)
     return dataclasses.replace(merge_servers(seeds), parties=parties)
+
+
+def scores(
+    problem: Problem, seeds: Sequence[int], outputs: Sequence[Tensor | None]
+) -> dict[str, Any]:
+    """Return the test scores of the mean of what seeds say, with their intervals.
+
+    `outputs` are of every seed what its network says of the test rows, (n, outputs).
+    """
+    found: dict[str, Any] = {"seeds": [*seeds], "scores": {}, "intervals": None}
+    own = [z.cpu() for z in outputs if z is not None and len(z)]
+    if len(own) < len(seeds):
+        return found
+    z = torch.stack(own).mean(dim=0)
+    y = torch.as_tensor(problem.y_test)
+    y = y.to(z.dtype) if problem.task == "regression" else y.long()
+    offsets = None
+    if problem.threshold is not None:
+        moved = metrics.decision_offsets(problem.threshold, z.shape[1])
+        offsets = torch.tensor(moved, dtype=z.dtype).unsqueeze(0)
+    measured = metrics.measure(
+        z[None], y[None], problem.task, offsets, None, problem.positive
+    )
+    values = {name: metrics.defined(float(one[0])) for name, one in measured.items()}
+    of_class = (problem.positive, offsets, problem.test_blocks)
+    rows = bootstrap.ResampledRows(y, problem.task, *of_class)
+    around, _ = bootstrap.score_intervals(rows, [z], [values], problem.score)
+    return found | {"scores": values, "intervals": around}
 
 
 # ------------------------------------------------------------------------------- layers

@@ -10,7 +10,7 @@ from typing import Any
 from lessvfl.core.network import NetConfig
 from lessvfl.data import DataConfig, LabelConfig, Problem
 from lessvfl.errors import ConfigError, warn
-from lessvfl.run import numbers, profiles, simulate
+from lessvfl.run import ensemble, numbers, profiles, simulate
 from lessvfl.run.record import RunRecord
 from lessvfl.run.simulate import Job, Run
 from lessvfl.run.target import ACCURACY_SHARE, cost_to_target
@@ -51,7 +51,10 @@ def run(
     found = [one.numbers for one in runs]
     _warn_extremes(job, found)
     first = runs[0].problem
-    return record(job, first, found, options or {}, target, progress), runs
+    made = record(job, first, found, options or {}, target, progress)
+    if job.settings.is_ensemble(seeds):
+        made.ensemble = ensemble.scores(first, seeds, [one.tested for one in runs])
+    return made, runs
 
 
 def record(

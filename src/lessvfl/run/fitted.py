@@ -8,6 +8,7 @@ has its own part of it; all in one process they lie side by side.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -354,6 +355,13 @@ class FittedModel(FittedServer):
         for index, party in enumerate(self.parties):
             party.save(folder / f"party{index}")
         return self._save_server(folder / "server", self.feature_names)
+
+
+def digest_together(digests: Sequence[str]) -> str:
+    """Return the digest of one model, or of several that are one."""
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def digest_of(folder: Path) -> str:

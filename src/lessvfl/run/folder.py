@@ -11,16 +11,18 @@ and an error while they are written loses nothing that can be written.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lessvfl.core.lifted import Factory
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.run.decide.kept import DECISION_NAME, KeptDecision, read_decision
+from lessvfl.run.ensemble import merge_models, merge_servers
 from lessvfl.run.fitted import (
     FittedServer,
     digest_of,
@@ -144,36 +146,65 @@ def part_of(record: RunRecord, folder: Path, seed: int) -> Path:
     return path
 
 
-def keep_decision(folder: Path, seed: int, decision: KeptDecision) -> Path:
-    """Keep a decision beside the model of a seed, for its later predictions."""
-    path = _label_holder(folder, seed)
+def model_seeds(record: RunRecord, seed: int | None) -> tuple[int, ...]:
+    """Return the seeds of a model: the one asked for, all of an ensemble, or the first.
+
+    With a party's record an ensemble is not known of.
+    """
+    seeds = tuple(one["seed"] for one in record.runs)
+    if seed is not None and seed not in seeds:
+        raise ConfigError(f"The 'seed' must be one of {[*seeds]}. Got {seed} instead.")
+    if seed is not None:
+        return (seed,)
+    return seeds if record.ensemble is not None else seeds[:1]
+
+
+def keep_decision(folder: Path, seed: int | None, decision: KeptDecision) -> Path:
+    """Keep a decision beside a model, for its later predictions.
+
+    The model is the one that :func:`load` takes by that seed.
+    """
+    place, digest = _label_holder(folder, seed)
     try:
-        return decision.write(path, _model_digest(path))
+        place.mkdir(parents=True, exist_ok=True)
+        return decision.write(place, digest())
     except OSError as error:
         raise unwritten(folder, "The decision", error) from error
 
 
-def kept_decision(folder: Path, seed: int) -> KeptDecision | None:
-    """Return what is kept beside the model of a seed, if anything.
+def kept_decision(folder: Path, seed: int | None) -> KeptDecision | None:
+    """Return what is kept beside a model, if anything.
 
     What was kept for another model is refused.
     """
-    path = _label_holder(folder, seed)
-    if not (path / DECISION_NAME).is_file():
+    place, digest = _label_holder(folder, seed)
+    if not (place / DECISION_NAME).is_file():
         return None
-    return read_decision(path, _model_digest(path))
+    return read_decision(place, digest())
 
 
-def _label_holder(folder: Path, seed: int) -> Path:
-    """Return where the server's part of a model is."""
+def _label_holder(folder: Path, seed: int | None) -> tuple[Path, Callable[[], str]]:
+    """Return where the server's part of a model is, and what gives a digest of it.
+
+    An ensemble, which is made when it is loaded, has a folder beside its seeds.
+    """
     record = RunRecord.read(folder)
-    path = part_of(record, folder, seed)
-    return path if record.side == "server" else path / "server"
+    paths = [part_of(record, folder, one) for one in model_seeds(record, seed)]
+    if record.side != "server":
+        paths = [path / "server" for path in paths]
+    place = paths[0]
+    if len(paths) > 1:
+        place = place.parent.with_name("ensemble") / place.name
+    return place, functools.partial(_model_digest, paths)
 
 
-def _model_digest(server: Path) -> str:
-    """Return a digest of the server's part of a model and of all that lie beside it."""
-    parts = [server, *sorted(server.parent.glob("party*"))]
+def _model_digest(servers: Sequence[Path]) -> str:
+    """Return a digest of server's parts of a model and of all that lie beside them."""
+    parts = [
+        part
+        for server in servers
+        for part in (server, *sorted(server.parent.glob("party*")))
+    ]
     digests = "".join(digest_of(one) for one in parts)
     return hashlib.sha256(digests.encode()).hexdigest()
 
@@ -195,7 +226,8 @@ def load(
         A folder written by ``lessvfl run --out``, or the 'out' of a server or a party
         whose run is over.
     seed : int, optional
-        Whose run; the first one unless given.
+        Whose run; unless given all seeds together where they are an ensemble, and the
+        first one where they are not.
     party_net, fusion_net : callable, optional
         The functions that made the networks, where they were given from Python.
     trust_code : bool
@@ -212,28 +244,28 @@ def load(
         ``consensus`` of all; a server's with ``fuse``, a party's with ``embed``.
     """
     record = RunRecord.read(Path(folder))
-    seeds = [one["seed"] for one in record.runs]
-    if not seeds:
+    if not record.runs:
         raise RecordError(
             f"'{folder}' holds no finished run: its status must be complete. "
             f"Got {record.status}."
         )
-    if seed is not None and seed not in seeds:
-        raise ConfigError(f"The 'seed' must be one of {seeds}. Got {seed} instead.")
+    chosen = model_seeds(record, seed)
     if "networks" not in record.header:
         raise RecordError(
             f"'{folder}' must hold the networks of its run, as written by 'lessvfl run "
             "--out', or by a side in 'sides/' of a try. Got a record that names none."
         )
-    chosen = seeds[0] if seed is None else seed
-    path = part_of(record, Path(folder), chosen)
+    paths = [part_of(record, Path(folder), one) for one in chosen]
     if record.side == "party":
-        return load_party(path, party_net, trust_code)
+        return load_party(paths[0], party_net, trust_code)
     model: FittedServer
     if record.side == "server":
-        model = load_server(path, fusion_net, trust_code)
+        parts = [load_server(path, fusion_net, trust_code) for path in paths]
+        model = merge_servers(parts) if len(parts) > 1 else parts[0]
     else:
-        whole = load_model(path, party_net, fusion_net, trust_code)
+        nets = (party_net, fusion_net, trust_code)
+        models = [load_model(path, *nets) for path in paths]
+        whole = merge_models(models) if len(models) > 1 else models[0]
         model = dataclasses.replace(whole, consensus=record.consensus)
-    decision = None if as_trained else kept_decision(Path(folder), chosen)
+    decision = None if as_trained else kept_decision(Path(folder), seed)
     return dataclasses.replace(model, decision=decision)

@@ -7,7 +7,7 @@ are listed in docs/paper.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, replace
 from typing import Any
 
@@ -165,6 +165,10 @@ class Settings:
     def keeps_order(self) -> bool:
         """Tell whether training and test rows stay in the order of the table."""
         return self.config.row_order == "blocks"
+
+    def is_ensemble(self, seeds: Sequence[int]) -> bool:
+        """Tell whether seeds share their rows, so that they can speak together."""
+        return self.data.split_seed is not None and len(seeds) > 1
 
     def flat(self) -> dict[str, Any]:
         """Return all settings by name."""

@@ -3,8 +3,8 @@
 ``record.jsonl`` in a run folder holds one line with ``"kind": "header"`` (schema,
 side, version, data, method, profile, config, versions, device), per seed one ``"run"``
 and its ``"point"`` lines (the curve), and one ``"end"`` with the ``consensus`` of all
-seeds and a ``status``: ``complete``, ``interrupted`` or ``failed``. Reports read
-records and nothing else.
+seeds, the scores of their ``ensemble`` and a ``status``: ``complete``, ``interrupted``
+or ``failed``. Reports read records and nothing else.
 """
 
 from __future__ import annotations
@@ -168,12 +168,14 @@ class RunRecord:
     status: str = "running"
     message: str = ""
     consensus: dict[str, Any] = field(default_factory=dict)  # by party, over all runs
+    ensemble: dict[str, Any] | None = None  # what all seeds say together, if they do
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``lessvfl run --json`` prints."""
         return {
             **{name: self.header[name] for name in _HEADER},
             "consensus": self.consensus,
+            "ensemble": self.ensemble,
             "runs": self.runs,
         }
 
@@ -189,6 +191,7 @@ class RunRecord:
             "status": self.status,
             "message": self.message,
             "consensus": self.consensus,
+            "ensemble": self.ensemble,
         }
 
     def write(self, folder: Path) -> Path:
@@ -274,8 +277,11 @@ class RunRecord:
                 runs[line.pop("seed")]["curve"].append(line)
             else:
                 raise ValueError(f"a line of kind {kind!r}")
-        said = (end[name] for name in ("status", "message", "consensus"))
-        return cls(header, list(runs.values()), *said)
+        status, message, consensus = (
+            end[name] for name in ("status", "message", "consensus")
+        )
+        own = (list(runs.values()), status, message, consensus, end.get("ensemble"))
+        return cls(header, *own)
 
 
 def read_journal(folder: Path) -> dict[str, Any]:

@@ -47,6 +47,8 @@ class Recorder:
     evaluation: str
     bits: int = 32  # of a value that is asked for at the end
     scored: Callable[[float, str], None] = lambda value, name: None  # the first replica
+    # Given, at the end, what the network says of a replica's test rows, (n, outputs).
+    tested: Callable[[int, Tensor], None] | None = None
     curves: list[list[dict[str, Any]]] = field(init=False)
     seconds: dict[str, float] = field(init=False)
     means: dict[PartyId, Tensor] = field(default_factory=dict)  # (R, E_m), at the end
@@ -181,6 +183,9 @@ class Recorder:
         if self.task != "regression":
             shares = metrics.predicted_shares(outputs[0].z, offsets)
             self.predicted = [own.tolist() for own in shares]
+        for r, z in enumerate(outputs[0].z if self.tested else ()):
+            assert self.tested is not None
+            self.tested(r, z)
         labels = self.y_test.expand(len(self.problems), -1)
         for r, problem in enumerate(self.problems):
             own = None if offsets is None else offsets[r]

@@ -111,6 +111,7 @@ class Run:
 
     `ratings` are by party how it rated its own features, which between machines its own
     record has and no other (`docs/json.md`); empty with a method that rates none.
+    `tested` is what the network says of the test rows, (n, outputs), if there are any.
     """
 
     numbers: dict[str, Any]
@@ -118,6 +119,7 @@ class Run:
     problem: Problem
     bill: list[dict[str, str | int]]
     ratings: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+    tested: Tensor | None = field(default=None, repr=False)
 
 
 def simulate(
@@ -235,6 +237,7 @@ class _Batch:
         self.labels = self.build.server_labels(problems)
         y_test = self.build.labels([p.y_test for p in problems], first.task)
         when = "epochs" if job.curve else "nothing"
+        self._tested: dict[int, Tensor] = {}
         self.recorder = Recorder(
             problems,
             self.labels.y,
@@ -242,6 +245,7 @@ class _Batch:
             teller.observe,
             when,
             scored=teller.scored,
+            tested=self._tested.__setitem__,
         )
 
     def run(self) -> Iterator[Run]:
@@ -342,6 +346,7 @@ class _Batch:
             problem,
             server.ledger.lines(r),
             {name: found for name, found in rated.items() if found is not None},
+            self._tested.get(r),
         )
 
     def _model(

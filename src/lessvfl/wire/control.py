@@ -17,7 +17,7 @@ Prepare     down      the seed of the next run, which which common rows are for 
                       server's config says so, share  classes
 Save        down      a mark: stage and step          nothing
 Restore     down      a mark, or none: from the start nothing
-Open        down      run, seed, session, digest of   that a model is used, and when
+Open        down      run, seeds, session, digest of   that a model is used, and when
                       the fusion network, alignment
 Ask         down      rows, as places in the common   for whom something is predicted
                       order
@@ -179,10 +179,10 @@ class Finish:
 
 @dataclass(frozen=True)
 class Open:
-    """Use the model of one seed to predict, with the rows of a session."""
+    """Use the model of one seed, or of several as one, with the rows of a session."""
 
     run: Text
-    seed: Natural
+    seeds: tuple[Natural, ...]
     session: HexKey  # rows are aligned once a session
     model: Text  # a digest of the fusion network
     align: Text

@@ -12,7 +12,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,8 @@ from lessvfl.remote.session import (
     answer_alignment,
 )
 from lessvfl.remote.spent import PredictionBudget
-from lessvfl.run.fitted import FittedParty, digest_of
+from lessvfl.run.ensemble import merge_parties
+from lessvfl.run.fitted import FittedParty, digest_of, digest_together
 from lessvfl.run.folder import load, part_of
 from lessvfl.run.record import JOURNAL, RunRecord
 from lessvfl.terms import MINUTE
@@ -160,30 +161,36 @@ class PredictingParty:
     # ------------------------------------------------------------------ model and table
 
     def _open(self, message: control.Open) -> control.Agreed:
-        """Load the model of one seed, if it belongs to the server's network."""
-        runs = {run["seed"]: run for run in self.record.runs}
-        run = runs.get(message.seed)
-        if message.run != self.record.header["run"] or run is None:
+        """Load the model of some seeds, if it belongs to the server's network."""
+        known = {run["seed"]: run["models"] for run in self.record.runs}
+        seeds = message.seeds
+        differ = len(set(seeds)) == len(seeds) > 0
+        is_known = differ and known.keys() >= set(seeds)
+        if message.run != self.record.header["run"] or not is_known:
             raise self._other("another run", "the run folder of the run that is used")
-        if message.model != run["models"]["server"]:
+        models = [known[seed] for seed in seeds]
+        if message.model != digest_together([one["server"] for one in models]):
             raise self._other(
                 "another fusion network", "the one that its own was trained with"
             )
-        own = digest_of(part_of(self.record, self.folder, message.seed))
-        if own != run["models"][self.name]:
+        parts = [part_of(self.record, self.folder, seed) for seed in seeds]
+        digests = [digest_of(part) for part in parts]
+        if digests != [one[self.name] for one in models]:
             raise self._other("another network", "the one that training left")
+        own = digest_together(digests)
         self.state = self._resumed(self._loaded(message))
         self._note("asked", "open")
-        log.info("answers predictions of seed %d", message.seed)
+        log.info("answers predictions of %s", _seed_words(seeds))
         is_aligned = isinstance(self.state, Aligned)
         return control.Agreed({"model": own, "aligned": is_aligned})
 
     def _loaded(self, message: control.Open) -> OpenModel:
         """Return a model; one that is in use keeps its embeddings."""
         at = self.state
-        if isinstance(at, Connected) and at.said.message.seed == message.seed:
+        if isinstance(at, Connected) and at.said.message.seeds == message.seeds:
             return dataclasses.replace(at.said, message=message)
-        model = _fitted(self.config, message.seed)
+        models = [_fitted(self.config, seed) for seed in message.seeds]
+        model = merge_parties(models) if len(models) > 1 else models[0]
         none = np.zeros(self.frame.n_rows, dtype=np.bool_)
         has_splits = isinstance(model.net, Splits)
         return OpenModel(message, self._embed(model), has_splits, none)
@@ -383,8 +390,12 @@ class PredictingParty:
         return at.said, common[places]
 
     def _charge(self, model: OpenModel, rows: NDArray[np.int64], n_new: int) -> None:
-        """Charge for rows, of so many of which something new is sent."""
-        self.budget.rows(len(rows), n_new)
+        """Charge for rows, of so many of which something new is sent.
+
+        A row that several seeds predict counts for each of them.
+        """
+        n_seeds = len(model.message.seeds)
+        self.budget.rows(n_seeds * len(rows), n_seeds * n_new)
         if n_new:
             self._write_down(model, "predict", len(rows))
         else:  # the same numbers again
@@ -392,13 +403,17 @@ class PredictingParty:
 
     def _write_down(self, model: OpenModel, asked: str, n_rows: int) -> None:
         """Write a request to the operator's journal, before it is answered."""
-        about = {"session": model.message.session, "seed": model.message.seed}
+        about = {"session": model.message.session, "seeds": [*model.message.seeds]}
         self._journal.write({**about, "asked": asked, "rows": n_rows})
         log.debug("rows asked for: %d", n_rows)
 
     def _note(self, how: str, what: str) -> None:
         """Write a request that costs nothing to the journal."""
         self._journal.count({how: what, "rows": 0})
+
+
+def _seed_words(seeds: Sequence[int]) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds together"
 
 
 def _lately(path: Path, rate: int) -> Iterator[tuple[float, int]]:

@@ -39,8 +39,8 @@ from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
 from lessvfl.remote.predict.aligned import Answers, Session, asked_for
 from lessvfl.remote.session import find_common_rows
-from lessvfl.run.fitted import MODEL_DIGITS, FittedServer, digest_of
-from lessvfl.run.folder import load, part_of
+from lessvfl.run.fitted import MODEL_DIGITS, FittedServer, digest_of, digest_together
+from lessvfl.run.folder import load, model_seeds, part_of
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
@@ -87,11 +87,10 @@ class Predictor:
                 f"The run folder '{self.folder}' must be the server's of a run that is "
                 f"over. Got one of side {self.record.side!r}."
             )
-        runs = {run["seed"]: run for run in self.record.runs}
-        self.seed = next(iter(runs)) if seed is None else seed
+        self.seeds = model_seeds(self.record, seed)
         code = config.settings.get("fusion_net")  # its own word, not the folder's
         given = None if code is None else find_factory(code)
-        self.model: FittedServer = load(self.folder, self.seed, fusion_net=given)
+        self.model: FittedServer = load(self.folder, seed, fusion_net=given)
         if self.model.decision is not None:
             log.info("applies %s, as kept", self.model.decision.words)
         if allow_missing and inference == "fed-eini":
@@ -102,8 +101,15 @@ class Predictor:
         self._paths: HiddenPaths | None = None
         if inference == "fed-eini":
             self._paths = self.model.hidden_paths()
-        self.digest = digest_of(part_of(self.record, self.folder, self.seed))
-        self._digests = runs[self.seed]["models"]
+        parts = [part_of(self.record, self.folder, one) for one in self.seeds]
+        self.digest = digest_together([digest_of(part) for part in parts])
+        models = [
+            run["models"] for run in self.record.runs if run["seed"] in self.seeds
+        ]
+        self._digests = {
+            party: digest_together([own[party] for own in models])
+            for party in self.model.party_names
+        }
         self.parties = [
             p for p in self.model.party_names if p not in self.model.constants
         ]
@@ -243,7 +249,7 @@ class Predictor:
         return self.folder / "predict.safetensors"
 
     def _facts(self, ids: Ids) -> dict[str, Any]:
-        return {"seed": self.seed, "ids": ids.fingerprint()}
+        return {"seeds": [*self.seeds], "ids": ids.fingerprint()}
 
     def _open_all(self, session: Session) -> bool:
         """Have all parties join a session; tell whether all know its rows."""
@@ -254,7 +260,7 @@ class Predictor:
         """Have a party join a session; tell whether it knows the rows."""
         message = control.Open(
             self.record.header["run"],
-            self.seed,
+            self.seeds,
             session.name,
             self.digest,
             self.config.align,

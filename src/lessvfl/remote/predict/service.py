@@ -379,7 +379,7 @@ def _predict(worker: Worker, ids: list[int] | list[str], tells: bool) -> dict[st
     kept = predictor.model.decision
     return {
         "model": predictor.digest,
-        "seed": predictor.seed,
+        "seed": predictor.seeds[0] if len(predictor.seeds) == 1 else None,
         "decision": None if kept is None else kept.summary,
         "partial": answers.partial,
         "missing": list(answers.missing),

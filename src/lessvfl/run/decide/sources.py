@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from lessvfl.core.hidden_paths import Inference
 from lessvfl.data import load_cells, load_ids, load_rows
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.run.decide.scored import ScoredRows, rows_of_model, rows_of_predictions
-from lessvfl.run.fitted import MODEL_DIGITS, digest_of
-from lessvfl.run.folder import load, part_of
+from lessvfl.run.fitted import MODEL_DIGITS, digest_of, digest_together
+from lessvfl.run.folder import load, model_seeds, part_of
 from lessvfl.run.record import RunRecord
 from lessvfl.run.scores import count_cells
 from lessvfl.terms import plural
@@ -30,7 +29,7 @@ class ScoredSource:
     """Rows scored by a model as it was trained, and what is known of them."""
 
     rows: ScoredRows
-    seed: int
+    seed: int | None  # None: all of an ensemble
     digest: str  # of the file with the labels
     counts: dict[str, Any]  # of the JSON
     notes: list[str] = field(default_factory=list)
@@ -64,7 +63,8 @@ class Labelled:
 class Scoring:
     """How rows come by their scores."""
 
-    seed: int | None = None  # the first one; of a server, that of its predictions
+    # None: all of an ensemble, or the first; of a server, that of its predictions.
+    seed: int | None = None
     predictions: Path | None = None  # of a server; the usual file
     inference: Inference = "clear"
     trust_code: bool = False
@@ -90,11 +90,11 @@ def score(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
             "Predictions are joined with the labels of a server. Got the folder of a "
             "run of all sides, whose model predicts by itself."
         )
-    return _scored(folder, table, how, record.runs)
+    return _scored(folder, table, how, record)
 
 
 def _scored(
-    folder: Path, table: Labelled, how: Scoring, runs: Sequence[Mapping[str, Any]]
+    folder: Path, table: Labelled, how: Scoring, record: RunRecord
 ) -> ScoredSource:
     """Score a table with the model of a run of all sides."""
     model = load(folder, how.seed, trust_code=how.trust_code, as_trained=True)
@@ -106,7 +106,7 @@ def _scored(
     if table.by is not None:
         groups = load_ids(table.path, table.by, "groups").tolist()
         rows = rows.grouped(groups, table.by)
-    chosen = runs[0]["seed"] if how.seed is None else how.seed
+    chosen = _one_of(model_seeds(record, how.seed))
     counts = {**count_cells(model, frame), "joined": None}
     return ScoredSource(rows, chosen, table.digest(), counts)
 
@@ -175,8 +175,11 @@ def _join_notes(joined: dict[str, Any]) -> list[str]:
 
 def _seed_of(
     folder: Path, asked: int | None, columns: dict[str, NDArray[Any]], path: Path
-) -> int:
-    """Return the seed whose model made the predictions, or refuse them."""
+) -> int | None:
+    """Return the seed whose model made the predictions, or refuse them.
+
+    None: all seeds of an ensemble did.
+    """
     for name in ("model", "prediction", "partial"):
         if name not in columns:
             raise DataError(
@@ -184,22 +187,30 @@ def _seed_of(
                 f"them. Got a file without the column '{name}'."
             )
     record = RunRecord.read(folder)
-    digests = {
-        digest_of(part_of(record, folder, run["seed"]))[:MODEL_DIGITS]: run["seed"]
-        for run in record.runs
+    own = {
+        r["seed"]: digest_of(part_of(record, folder, r["seed"])) for r in record.runs
     }
+    digests: dict[str, int | None] = {own[s][:MODEL_DIGITS]: s for s in own}
+    if record.ensemble is not None:
+        digests[digest_together([*own.values()])[:MODEL_DIGITS]] = None
     found = {str(cell) for cell in columns["model"] if _is_there(cell)}
     if len(found) != 1 or not found <= digests.keys():
         raise DataError(
             f"The predictions '{path}' must be of one model of '{folder}'. Got some of "
             "another: predict again."
         )
-    seed: int = digests[found.pop()]
+    seed = digests[found.pop()]
     if asked not in (None, seed):
         raise ConfigError(
-            f"The 'seed' must be that of the predictions, {seed}. Got {asked} instead."
+            f"The 'seed' must be that of the predictions, "
+            f"{'left out: they are of all' if seed is None else seed}. Got {asked} "
+            "instead."
         )
     return seed
+
+
+def _one_of(seeds: tuple[int, ...]) -> int | None:
+    return seeds[0] if len(seeds) == 1 else None
 
 
 def _unique(ids: NDArray[Any], column: str, path: Path) -> dict[str, int]:
