@@ -178,6 +178,33 @@ def test_what_check_refuses_run_refuses(messy, run_cli, options, fragment):
     assert problem in " ".join(ran.err.split())
 
 
+def test_later_rows_named_rows_and_folds(messy, run_cli):
+    """Columns that say which rows are the test are no features."""
+    messy[["patient_id"]].iloc[::4].to_csv("held_out.csv", index=False)
+    base = ["messy.csv", "--label", "diagnosis", "--parties", "2"]
+    for options, seeds, column in (
+        (["--time-column", "admitted", "--set", "gap=20"], [0], "admitted"),
+        (["--test-ids", "held_out.csv"], [0], "patient_id"),
+        (["--folds", "3", "--seeds", "1"], [3, 4, 5], None),
+    ):
+        checked = [one for one in options if not one.startswith(("--set", "gap"))]
+        if column is not None:
+            assert run_cli("check", *base, *checked).code == 0
+        result = run_cli("run", *base, *FEW, *options, "--json")
+        found = json.loads(result.out)
+        assert [run["seed"] for run in found["runs"]] == seeds
+        held = [n for own in found["runs"][0]["features"].values() for n in own["kept"]]
+        assert column not in held
+    assert found["config"]["folds"] == 3
+
+
+def test_folds_are_said_once(messy, run_cli):
+    both = ("--folds", "3", "--set", "folds=2")
+    result = run_cli("run", "messy.csv", "--label", "diagnosis", *both)
+    assert result.code == 2
+    assert "'--folds' or by '--set folds=...'. Got both" in result.err
+
+
 def test_files_that_cannot_be_read(messy, run_cli):
     for name, sentence in (
         ("absent.csv", "must exist. Got no such file."),

@@ -96,7 +96,7 @@ def test_a_server_says_in_a_log_what_came_out(whole, capsys):
     assert adds is not None
     assert adds.mean == pytest.approx(score - without)
     assert f"bank adds {adds.mean:.3f} ({adds.words})" in lines[4:]
-    assert lines[-1].startswith("In brackets: 95 % interval of one run")
+    assert lines[-1].startswith("Intervals (95 %) are of one run")
     assert len(lines) == 11
 
 

@@ -234,6 +234,7 @@ def test_folds_between_processes_need_tables_that_stay(tmp_path):
     own = own_settings("less-vfl") | {"folds": 3}
     resolved = profiles.resolve("less-vfl", "default", a_dataset(), own)
     job = simulate.Job(a_dataset(), resolved, parties=HELD, spurious=0.5)
-    what: Any = (job, [0, 1, 2], {}, False, None, 0, print, False, None)
+    how = localhost.Between()
+    what: Any = (job, [0, 1, 2], {}, False, None, 0, print, False, None, how)
     with pytest.raises(ConfigError, match="'folds' setting must be 1 with planted"):
-        localhost.run_all(*what, localhost.Between())
+        localhost.run_all(*what)

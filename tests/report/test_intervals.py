@@ -75,8 +75,8 @@ def test_folds_are_called_folds():
 def test_what_was_drawn_is_said():
     one = run(0, 0.8, 0.05, 0.04)
     said = intervals.note(record(one, n_train=80, n_test=20, n_blocks=100))
-    assert "resamples of rows);" in said
+    assert "resamples of rows)," in said
     said = intervals.note(record(one, n_train=80, n_test=20, n_blocks=30))
     assert "resamples of rows that belong together" in said
     said = intervals.note(record(one, folds=2))
-    assert "of the mean of all folds" in said
+    assert "are of the mean of all folds" in said

@@ -138,14 +138,17 @@ def _folds_of(
         folds[order] = np.arange(len(sizes)) % n_folds
         return folds
     folds = np.zeros(len(sizes), dtype=np.int64)
-    of_class = np.zeros((int(kinds.max()) + 1, n_folds), dtype=np.int64)
-    of_all = np.zeros(n_folds, dtype=np.int64)
-    for block in order:
-        own = of_class[kinds[block]]
-        fold = np.lexsort((of_all, own))[0]
+    of_class = [[0] * n_folds for _ in range(int(kinds.max()) + 1)]
+    of_all = [0] * n_folds
+    taken = zip(
+        order.tolist(), sizes[order].tolist(), kinds[order].tolist(), strict=True
+    )
+    for block, size, kind in taken:
+        counts = list(zip(of_class[kind], of_all, range(n_folds), strict=True))
+        fold = min(counts)[2]
         folds[block] = fold
-        own[fold] += sizes[block]
-        of_all[fold] += sizes[block]
+        of_class[kind][fold] += size
+        of_all[fold] += size
     return folds
 
 

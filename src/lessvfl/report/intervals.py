@@ -84,16 +84,16 @@ def loss_words(record: RunRecord, party: str) -> str:
 
 
 def note(record: RunRecord) -> str:
-    """Say what the brackets after scores are; nothing where there are none."""
+    """Say what the intervals of scores are; nothing where there are none."""
     name, _ = tables.first_score(record)
     if of_score(record, name) is None:
         return ""
-    of = "of the mean of all folds" if tables.n_folds(record) > 1 else "of one run"
+    of = "the mean of all folds" if tables.n_folds(record) > 1 else "one run"
     data = record.header.get("data") or {}
     n_rows = (data.get("n_train") or 0) + (data.get("n_test") or 0)
     n_blocks = data.get("n_blocks") or n_rows
     what = "rows" if n_blocks == n_rows else "rows that belong together"
     return (
-        f"In brackets: {LEVEL} interval {of} by the choice of test rows (1,000 "
-        f"resamples of {what}); training on other rows is not in it."
+        f"Intervals ({LEVEL}) are of {of} and say what the choice of test rows may "
+        f"change (1,000 resamples of {what}), not what other training rows would."
     )
