@@ -46,7 +46,7 @@ def shared(fusion, blocks, means, weights):
     output = (fusion(full)[0] * weights).sum(dim=1).detach()
     assert torch.allclose(found.base + found.values.sum(dim=1), output)
     for block, mean, own, slopes in zip(
-        blocks, means, found.values.T, found.slopes, strict=True
+        blocks, means, found.values.T, found.slopes or (), strict=True
     ):
         if mean is not None:
             assert torch.allclose((slopes * (block[0] - mean)).sum(dim=1), own)

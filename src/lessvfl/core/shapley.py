@@ -193,6 +193,11 @@ class Background:
         change = torch.linalg.pinv(A, rtol=1e-6) @ (goal - A @ equal)
         return cls(rows, equal + change)
 
+    @classmethod
+    def averaged(cls, net: Network, X: Tensor) -> Background:
+        """Choose some of the rows (n, columns), weighed to have the mean of all."""
+        return cls.of(net, X, mean_embedding(net, X))
+
 
 def mean_embedding(net: Network, X: Tensor) -> Tensor:
     """Return the mean embedding of rows (n, columns), (E,)."""

@@ -99,6 +99,11 @@ class FittedParty:
         return torch.as_tensor(matrix, dtype=weights.dtype, device=weights.device)
 
     @property
+    def n_columns(self) -> int:
+        """Return how many encoded columns its network takes."""
+        return len(self.encoding.groups)
+
+    @property
     def n_components(self) -> int:
         """Return how many components it contributes."""
         return self.net.n_outputs if self.constant is None else len(self.constant)

@@ -37,6 +37,7 @@ from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.predict.journal import Journal
+from lessvfl.remote.predict.reasons import PartyReasons, check_texts
 from lessvfl.remote.requests import in_a_sentence
 from lessvfl.remote.session import (
     Aligned,
@@ -47,7 +48,7 @@ from lessvfl.remote.session import (
 from lessvfl.remote.spent import PredictionBudget
 from lessvfl.run.fitted import FittedParty, digest_of
 from lessvfl.run.folder import load, part_of
-from lessvfl.run.record import JOURNAL, RunRecord
+from lessvfl.run.record import JOURNAL, TOLD, RunRecord
 from lessvfl.terms import MINUTE
 from lessvfl.wire import control, messages
 
@@ -119,8 +120,10 @@ class PredictingParty:
             self._journal = Journal(self.folder / JOURNAL)
             files.callback(self._journal.close)
             self._new_aligner()
-            for run in self.record.runs:  # fails now if the table does not fit
-                self._encode(_fitted(config, run["seed"]))
+            models = [_fitted(config, run["seed"]) for run in self.record.runs]
+            for model in models:  # fails now if the table does not fit
+                self._encode(model)
+            check_texts(config.reasons, models)
         except BaseException:
             self.close()
             raise
@@ -152,6 +155,8 @@ class PredictingParty:
                 return self._answer(rows)
             case messages.Query(stage="predict"):
                 return self._answer_hidden(message)
+            case control.Explain():
+                return self._explain(message)
         raise ProtocolError(
             f"Party '{self.name}' must be asked for predictions. Got "
             f"{type(message).__name__}."
@@ -359,6 +364,29 @@ class PredictingParty:
         self._charge(model, rows, len(rows))
         said = model.h[0, torch.from_numpy(rows)].T > HALF
         return PathParty(self.name, said.numpy())
+
+    def _explain(self, asked: control.Explain) -> control.Explained | control.Agreed:
+        """Split the party's share of rows among its features; tell, if it may."""
+        model, rows = self._rows(asked.rows)
+        telling, seed = self.config.policy.reasons, model.message.seed
+        if telling == "none":
+            raise self.checker.refuse("no reasons", "reasons", "a request for some")
+        fitted = _fitted(self.config, seed)
+        place = part_of(self.record, self.folder, seed)
+        reasons = PartyReasons.read(fitted, place, self.config.reasons)
+        self.budget.reasons(len(rows))
+        what = TOLD if telling == "features" else "reasons at home"
+        self._write_down(model, what, len(rows))
+        found = reasons.split(self.frame.take(rows), asked.slopes)
+        whom = [str(row) for row in rows.tolist()]
+        if self._ids is not None:  # a type stands before each, as in t:person-5
+            items = self._ids.items
+            whom = [items[row].partition(":")[2] for row in rows.tolist()]
+        reasons.keep(self.folder / f"reasons-seed-{seed}.csv", whom, found)
+        reasons.draw(self.folder, seed, self.frame, asked.slopes)
+        if telling == "home":
+            return control.Agreed()
+        return reasons.told(found, asked.most)
 
     def _check_inference(self, how: Inference) -> None:
         allowed = self.config.policy.predict_inference
