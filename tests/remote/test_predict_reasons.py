@@ -37,6 +37,7 @@ from lessvfl.core.shapley import mean_embedding
 from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.remote import background
 from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.policy import Telling
 from lessvfl.remote.predict import reasons
 from lessvfl.remote.server import ServerProcess
 from lessvfl.remote.tables import LabelTable
@@ -49,7 +50,7 @@ ALSO_PLAIN = dataclasses.replace(WIDE, methods=("plain", "vertical-boost"))
 TEXTS = {"age": "Your age"}
 
 
-def telling(**how: str) -> dict[str, dict[str, Any]]:
+def telling(**how: Telling) -> dict[str, dict[str, Any]]:
     """Return the configs of parties that give reasons so."""
     policies = {
         name: dataclasses.replace(ALSO_PLAIN, reasons=how.get(name, "none"))
@@ -132,7 +133,7 @@ def by_feature(out: Path, name: str, rows: list[int]) -> tuple[pd.DataFrame, Any
     home = pd.read_csv(out / name / "reasons-seed-0.csv").set_index("id")
     home = home.loc[[str(i) for i in IDS[rows]]].drop(columns="time")
     server, parties = load(out / "server"), {n: load(out / n) for n in HELD}
-    blocks = [parties[n].embed(a_frame(n).take(rows)) for n in HELD]
+    blocks = [parties[n].embed(a_frame(n).take(np.array(rows))) for n in HELD]
     found = ServerReasons.of(server, blocks, server.means, len(rows))
     return home, found.explanation({}).parties[name]
 
@@ -395,3 +396,21 @@ def test_a_model_without_a_background_gives_no_reasons(folder, a_clinic):
         path.unlink()
     reply = a_clinic(reasons="features").handle(asked_of(folder))
     assert "that were evaluated in training. Got another model." in reply.reason
+
+
+@pytest.mark.parametrize(
+    "how", [("--http", "127.0.0.1:0"), ("--inference", "fed-eini")]
+)
+def test_reasons_are_for_a_batch_in_the_clear(run_cli, how):
+    command = ("predict", "server", "--config", "server.yaml", "--reasons", 2)
+    result = run_cli(*command, *how)
+    assert result.code == 2
+    assert "'--reasons' must be 0 with --" in result.err
+    assert result.err.endswith("Got 2.\n")
+
+
+def test_hidden_paths_are_not_explained(folder):
+    with a_session(folder, parties=telling()) as (predictor, _):
+        predictor._paths = object()
+        with pytest.raises(ConfigError, match="'inference' must be clear"):
+            predictor.explain(everybody(predictor), 1)

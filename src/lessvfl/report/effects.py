@@ -37,9 +37,9 @@ def effect_card(found: Mapping[str, Any]) -> EffectCard | None:
     return EffectCard(
         [
             "Each cell of the column is set to a value, in up to 200 rows of the table "
-            "that was predicted with, and the mean change of the explained output is "
-            "shown: of two classes its log-odds of the positive one, of more the logit "
-            "of the class that was predicted, less the mean of all.",
+            "that was predicted with. Shown is the mean change of the explained "
+            "output: of two classes the log-odds of the positive one, of more the "
+            "logit of the one predicted less the mean of all, of amounts the amount.",
             f"It is followed through your network of seed {found['seed']} by the mean "
             f"of the slopes that came with requests for reasons, {n_rows} so far. With "
             "a fusion network of several layers other rows have other slopes.",
