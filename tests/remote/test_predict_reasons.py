@@ -44,7 +44,7 @@ from lessvfl.remote.tables import LabelTable
 from lessvfl.run.reasons import ServerReasons
 from lessvfl.run.record import EFFECTS, JOURNAL, read_journal
 from lessvfl.status import Status
-from lessvfl.wire.control import Agreed, Declined, Explain, Explained, Open
+from lessvfl.wire.control import Agreed, Ask, Declined, Explain, Explained, Open
 
 ALSO_PLAIN = dataclasses.replace(WIDE, methods=("plain", "vertical-boost"))
 TEXTS = {"age": "Your age"}
@@ -88,6 +88,12 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def folder(trained, tmp_path):
     return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def why(party, asked: Explain) -> Any:
+    """Have a party predict rows, and explain them."""
+    party.handle(Ask(asked.rows))
+    return party.handle(asked)
 
 
 def asked_of(out: Path, n_rows: int = 3) -> Explain:
@@ -225,7 +231,7 @@ def a_clinic(folder):
 
 
 def test_a_request_is_declined_without_a_policy(folder, a_clinic):
-    reply = a_clinic().handle(asked_of(folder))
+    reply = why(a_clinic(), asked_of(folder))
     assert isinstance(reply, Declined)
     assert reply.reason == (
         "The policy of party 'clinic' allows no reasons (policy.reasons). Got a "
@@ -234,7 +240,7 @@ def test_a_request_is_declined_without_a_policy(folder, a_clinic):
 
 
 def test_reasons_at_home_say_nothing(folder, a_clinic):
-    assert a_clinic(reasons="home").handle(asked_of(folder)) == Agreed()
+    assert why(a_clinic(reasons="home"), asked_of(folder)) == Agreed()
     with open(folder / "clinic" / "reasons-seed-0.csv", encoding="utf-8") as file:
         lines = list(csv.reader(file))
     assert lines[0] == ["time", "id", *HELD["clinic"]]
@@ -245,25 +251,36 @@ def test_every_row_is_charged_for_every_time(folder, a_clinic):
     """And no restart gives it back; the same again counts, its slopes may be others."""
     party = a_clinic(reasons="features", reason_rows=7)
     for _ in "ab":
-        assert isinstance(party.handle(asked_of(folder)), Explained)
+        assert isinstance(why(party, asked_of(folder)), Explained)
     party.close()
     party = a_clinic(reasons="features", reason_rows=7)
-    reply = party.handle(asked_of(folder))
+    reply = why(party, asked_of(folder))
     assert isinstance(reply, Declined)
     assert "allows reasons for 7 rows (policy.reason_rows). Got 3 more." in reply.reason
-    assert isinstance(party.handle(asked_of(folder, 1)), Explained)
+    assert isinstance(why(party, asked_of(folder, 1)), Explained)
 
 
 def test_reasons_count_as_rows_of_a_minute(folder, a_clinic):
-    party = a_clinic(reasons="features", predict_rate=4)
-    assert isinstance(party.handle(asked_of(folder)), Explained)
+    party = a_clinic(reasons="features", predict_rate=7)
+    assert isinstance(why(party, asked_of(folder)), Explained)
     reply = party.handle(asked_of(folder))
     assert "(policy.predict_rate)" in reply.reason
 
 
+def test_rows_that_were_not_predicted_are_not_explained(folder, a_clinic):
+    """Whoever may predict few rows has few explained."""
+    party, asked = a_clinic(reasons="features", predict_rows=3), asked_of(folder)
+    assert "that it has been asked to predict" in party.handle(asked).reason
+    assert isinstance(why(party, asked), Explained)
+    reply = why(party, asked_of(folder, 4))
+    assert "that it has been asked to predict" in reply.reason
+    none = dataclasses.replace(asked, rows=asked.rows[:0], slopes=asked.slopes[:0])
+    assert "Got others, or none." in party.handle(none).reason
+
+
 def test_the_journal_and_the_page_say_what_was_told(folder, a_clinic):
     party = a_clinic(reasons="features")
-    party.handle(asked_of(folder))
+    why(party, asked_of(folder))
     party.close()
     lines = (folder / "clinic" / JOURNAL).read_text().splitlines()
     assert json.loads(lines[-1])["asked"] == "reasons told"
@@ -278,12 +295,12 @@ def test_the_journal_and_the_page_say_what_was_told(folder, a_clinic):
 def test_what_no_honest_server_sends_is_refused(folder, a_clinic):
     party, asked = a_clinic(reasons="features"), asked_of(folder)
     with pytest.raises(ProtocolError, match=r"must be sent \d+ slopes a row\. Got 1\."):
-        party.handle(dataclasses.replace(asked, slopes=asked.slopes[:, :1]))
+        why(party, dataclasses.replace(asked, slopes=asked.slopes[:, :1]))
     beyond = party.handle(dataclasses.replace(asked, rows=asked.rows + 10**6))
     assert "answers for common rows" in beyond.reason
-    none = party.handle(dataclasses.replace(asked, most=0))
+    none = why(party, dataclasses.replace(asked, most=0))
     assert (none.names, none.values.shape) == ((), (3, 0))
-    many = party.handle(dataclasses.replace(asked, most=10**9))
+    many = why(party, dataclasses.replace(asked, most=10**9))
     assert many.values.shape == (3, 2 * len(HELD["clinic"]))
 
 
@@ -320,7 +337,7 @@ def test_contributions_tell_the_order_of_a_column(folder, a_clinic):
     """What 'features' gives away, and why it is not the default (threat model)."""
     party, n = a_clinic(reasons="features"), len(common())
     asked = Explain(np.arange(n), np.ones_like(asked_of(folder, n).slopes), 3)
-    told = party.handle(asked)
+    told = why(party, asked)
     place = told.names.index("age")
     row, at = np.nonzero(told.places == place)
     ages = party.frame.numeric[party.state.rows, 0]
@@ -337,7 +354,7 @@ def test_curves_of_effects_follow_the_column(folder, a_clinic):
     first, more = asked_of(folder, 2), asked_of(folder, 5)
     for asked in (first, more):
         party = a_clinic(reasons="home")
-        party.handle(asked)
+        why(party, asked)
         party.close()
     found = json.loads((folder / "clinic" / EFFECTS).read_text())
     mean = np.concatenate([first.slopes, more.slopes]).mean(axis=0)
@@ -394,7 +411,7 @@ def test_trees_are_split_among_parties_alone(tmp_path):
 def test_a_model_without_a_background_gives_no_reasons(folder, a_clinic):
     for path in (folder / "clinic").rglob("background.safetensors"):
         path.unlink()
-    reply = a_clinic(reasons="features").handle(asked_of(folder))
+    reply = why(a_clinic(reasons="features"), asked_of(folder))
     assert "that were evaluated in training. Got another model." in reply.reason
 
 

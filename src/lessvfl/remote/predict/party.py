@@ -371,6 +371,11 @@ class PredictingParty:
         telling, seed = self.config.policy.reasons, model.message.seed
         if telling == "none":
             raise self.checker.refuse("no reasons", "reasons", "a request for some")
+        if not len(rows) or not model.sent[rows].all():
+            raise PolicyError(
+                f"Party '{self.name}' explains rows that it has been asked to predict "
+                "since its start. Got others, or none."
+            )
         fitted = _fitted(self.config, seed)
         place = part_of(self.record, self.folder, seed)
         reasons = PartyReasons.read(fitted, place, self.config.reasons)
