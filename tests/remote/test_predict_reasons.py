@@ -32,7 +32,7 @@ from tests.remote.test_predict import (
     the_labels,
 )
 
-from lessvfl import load, report
+from lessvfl import data, load, report
 from lessvfl.core.shapley import mean_embedding
 from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.remote import background
@@ -62,7 +62,7 @@ def telling(**how: Telling) -> dict[str, dict[str, Any]]:
     }
 
 
-def train(out: Path, method: str, **settings: Any) -> Path:
+def train(out: Path, method: str, labels: Any = None, **settings: Any) -> Path:
     with a_hub() as hub:
         for name in HELD:
             rows = order(name)
@@ -71,7 +71,7 @@ def train(out: Path, method: str, **settings: Any) -> Path:
             Side(process, hub.port)
         status = Status("run", method, "people", tuple(HELD))
         how = {"method": method, "settings": settings, "seeds": (0,), "align": "plain"}
-        table = LabelTable(the_labels(), ids=IDS)
+        table = LabelTable(the_labels() if labels is None else labels, ids=IDS)
         server = ServerProcess(server_config(out, **how), table, hub, status)
         server.run()
         server.close()
@@ -155,6 +155,23 @@ def test_features_add_up_to_their_party_at_home(folder):
         assert np.allclose(home.sum(axis=1), share, atol=2e-3)
         path = folder / name / "reasons-seed-0.csv"
         assert path.stat().st_mode & 0o077 == 0
+
+
+def test_amounts_are_explained_in_their_unit_which_no_party_is_told(tmp_path):
+    age = np.nan_to_num(a_frame("clinic").numeric[:, 0], nan=50.0)
+    amounts = data.from_arrays(np.zeros((len(age), 1)), 1e8 * age, name="people")
+    out = train(tmp_path, "plain", amounts, train_epochs=2.0, batch_size=32)
+    with a_session(out, parties=telling(clinic="features")) as (predictor, _):
+        answers, columns = predictor.explain(everybody(predictor), 3)
+    parts = [columns[f"contribution_{name}"] for name in HELD]
+    value = np.sum([columns["base"], *parts], axis=0)
+    assert np.allclose(value, predictor.model.answers(answers.z), rtol=1e-5)
+    told = [np.array(columns[f"reason_{place}_contribution"]) for place in (1, 2, 3)]
+    assert np.nanmax(np.abs(np.array(told, dtype=float))) > 1e7
+    home, share = by_feature(out, "clinic", common())
+    scale = predictor.model.label_scale
+    assert scale > 1e8
+    assert np.allclose(scale * home.sum(axis=1), share, atol=2e-3 * scale)
 
 
 def test_a_background_has_the_mean_that_the_server_has(trained):

@@ -39,7 +39,8 @@ def effect_card(found: Mapping[str, Any]) -> EffectCard | None:
             "Each cell of the column is set to a value, in up to 200 rows of the table "
             "that was predicted with. Shown is the mean change of the explained "
             "output: of two classes the log-odds of the positive one, of more the "
-            "logit of the one predicted less the mean of all, of amounts the amount.",
+            "logit of the one predicted less the mean of all, of amounts the amount in "
+            "standard deviations.",
             f"It is followed through your network of seed {found['seed']} by the mean "
             f"of the slopes that came with requests for reasons, {n_rows} so far. With "
             "a fusion network of several layers other rows have other slopes.",

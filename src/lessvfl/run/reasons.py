@@ -151,6 +151,11 @@ class ServerReasons:
         every = self.shares.slopes
         return None if every is None else every[self.model.party_names.index(party)]
 
+    @property
+    def unit(self) -> float:
+        """Return what the output of the network is multiplied by; 1 for classes."""
+        return self.model.label_scale if self.model.task == "regression" else 1.0
+
     def explanation(self, told: Mapping[PartyId, FeatureShares]) -> Explanation:
         """Put together what parties tell."""
         model, shares = self.model, self.shares

@@ -160,8 +160,11 @@ def wrong_reasons(asked: control.Explain, reply: Any) -> str | None:
     )
 
 
-def joined(replies: Sequence[control.Explained]) -> FeatureShares:
-    """Put answers about one row after the other together."""
+def joined(replies: Sequence[control.Explained], unit: float = 1.0) -> FeatureShares:
+    """Put answers about one row after the other together, in the unit of labels.
+
+    It stays with the server: parties are asked in that of the network.
+    """
     texts: dict[str, str] = {}
     for reply in replies:
         for name, text in zip(reply.names, reply.texts, strict=True):
@@ -172,7 +175,7 @@ def joined(replies: Sequence[control.Explained]) -> FeatureShares:
         values = np.full((len(reply.places), len(place)), np.nan)
         own = np.array([place[_clean(name)] for name in reply.names], dtype=np.int64)
         row, at = np.nonzero(reply.places >= 0)
-        values[row, own[reply.places[row, at]]] = reply.values[row, at]
+        values[row, own[reply.places[row, at]]] = unit * reply.values[row, at]
         parts.append(values)
     said = {name: text for name, text in texts.items() if text}
     return FeatureShares(tuple(texts), np.concatenate(parts), said)

@@ -412,7 +412,7 @@ class Predictor:
             if slopes is None or party in away:
                 continue
             replies = []
-            for request in requests_for(places, slopes, most):
+            for request in requests_for(places, slopes / found.unit, most):
                 reply = self.hub.send({party: request})[party]
                 if isinstance(reply, control.Declined):
                     said = control.printable(reply.reason)
@@ -422,7 +422,7 @@ class Predictor:
                     replies.append(reply)
             else:
                 if replies:
-                    told[party] = joined(replies)
+                    told[party] = joined(replies, found.unit)
                 else:
                     log.info("party '%s' keeps its reasons at home", party)
         return told
