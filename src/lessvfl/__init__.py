@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lessvfl.run.fitted import FittedModel
     from lessvfl.run.folder import load
     from lessvfl.run.profiles import resolve
+    from lessvfl.run.reasons import explain
     from lessvfl.run.simulate import Job, Replica, simulate
 
 __version__ = "0.1.0"
@@ -21,6 +22,7 @@ __all__ = [
     "LessVFLRegressor",
     "Replica",
     "__version__",
+    "explain",
     "load",
     "resolve",
     "simulate",
@@ -33,6 +35,7 @@ _HOMES = {
     "LessVFLClassifier": "lessvfl.estimator",
     "LessVFLRegressor": "lessvfl.estimator",
     "Replica": "lessvfl.run.simulate",
+    "explain": "lessvfl.run.reasons",
     "load": "lessvfl.run.folder",
     "resolve": "lessvfl.run.profiles",
     "simulate": "lessvfl.run.simulate",

@@ -235,6 +235,27 @@ def test_evaluate_in_words(run_cli, a_run, tmp_path):
     assert "missing cells that were filled in" in lines
 
 
+def test_evaluate_says_why(run_cli, a_run, tmp_path):
+    folder = a_run()
+    result = run_cli("evaluate", folder, tmp_path / "test.csv", "--reasons", 2)
+    assert result.code == 0, result.err
+    written = folder / "reasons.csv"
+    assert result.err == f"{written}: why it is predicted\n"
+    found, model = pd.read_csv(written), load(folder)
+    table = a_table()[N_TRAIN:]
+    assert found["prediction"].tolist() == model.predict(table).tolist()
+    odds = found["base"] + found["contribution_party0"] + found["contribution_party1"]
+    z = model.decide(table)[:, 0]
+    assert odds.to_numpy() == pytest.approx(z if model.positive else -z, abs=1e-4)
+    assert list(found)[-4:] == [
+        "reason_1",
+        "reason_1_contribution",
+        "reason_2",
+        "reason_2_contribution",
+    ]
+    assert found["reason_1"].str.contains(r"^party[01]: ").all()
+
+
 @pytest.mark.parametrize(
     ("change", "options", "sentence"),
     [

@@ -23,6 +23,8 @@ from lessvfl.wire.control import (
     Ask,
     Busy,
     Declined,
+    Explain,
+    Explained,
     Farewell,
     Finish,
     Hello,
@@ -55,6 +57,13 @@ WELCOME = Welcome("r", (0,), "plain", {}, ("a",), "none")
 SORTED = Prepare.of(3, np.arange(3, 9), np.arange(3), in_order=True)
 UNSORTED = Prepare.of(3, np.array([2, 0]), np.array([1]), in_order=False)
 BLOCKS = np.array([0, 1, 0])
+WHY = Explain(np.array([4, 0]), np.ones((2, 3), dtype=np.float32), 5)
+BECAUSE = Explained(
+    ("age", "town"),
+    ("Your age", ""),
+    np.array([[1, 0], [0, -1]], dtype=np.int32),
+    np.array([[0.5, -2.0], [1.0, 0.0]], dtype=np.float32),
+)
 MESSAGES = [
     Describe(),
     Description("clinic", 10, 16),
@@ -87,6 +96,8 @@ MESSAGES = [
     Ask(np.array([4, 0, 4])),
     Ask(np.empty(0, dtype=np.int64)),
     Declined("not so many"),
+    WHY,
+    BECAUSE,
     Farewell(),
     Busy(),
     Agreed({"n_kept": 3}),
@@ -246,6 +257,20 @@ def without_field(name):
         (Ask(np.arange(3)), lambda f, a: (f, [a[0] - 1])),
         (Ask(np.arange(3)), lambda f, a: (f, [a[0].reshape(1, 3)])),
         (Ask(np.arange(3)), lambda f, a: (f, [a[0].double()])),
+        (WHY, lambda f, a: (f, [a[0] - 1, a[1]])),
+        (WHY, lambda f, a: (f, [a[0], a[1].double()])),
+        (WHY, lambda f, a: (f, [a[0], a[1][:1]])),
+        (WHY, lambda f, a: (f, [a[0], a[1] * math.nan])),
+        (WHY, lambda f, a: (f, [a[0]])),
+        (WHY, with_field("most", -1)),
+        (BECAUSE, lambda f, a: (f, [a[0] + 1, a[1]])),
+        (BECAUSE, lambda f, a: (f, [a[0] - 1, a[1]])),
+        (BECAUSE, lambda f, a: (f, [a[0].long(), a[1]])),
+        (BECAUSE, lambda f, a: (f, [a[0][0], a[1][0]])),
+        (BECAUSE, lambda f, a: (f, [a[0], a[1][:, :1]])),
+        (BECAUSE, lambda f, a: (f, [a[0], a[1] / 0])),
+        (BECAUSE, with_field("texts", ["Your age"])),
+        (BECAUSE, with_field("names", ["x" * 5000, "town"])),
         (Align(b"abc"), lambda f, a: (f, [a[0].double()])),
         (Refusal("policy", "no"), with_field("final", "yes")),
         (Refusal("policy", "no"), with_field("kind", "a column")),

@@ -13,6 +13,7 @@ from lessvfl.cli import results
 from lessvfl.cli.options import (
     AsJson,
     InferenceName,
+    Reasons,
     SeedNumber,
     TrustCode,
     read_inference,
@@ -88,6 +89,7 @@ def evaluate(
     ] = None,
     seed: SeedNumber = None,
     inference: InferenceName = "clear",
+    reasons: Reasons = 0,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -99,6 +101,7 @@ def evaluate(
     from lessvfl.run.decide.recalibration import read_kind
     from lessvfl.run.decide.sources import Labelled, Scoring
     from lessvfl.run.folder import claim
+    from lessvfl.run.reasons import explain_table
 
     how = Scoring(seed, predictions, read_inference(inference), trust_code)
     kind = None if recalibrate is None else read_kind(recalibrate)
@@ -106,6 +109,9 @@ def evaluate(
     if out is not None:
         claim(out, "folder")
     table = Labelled(data.expanduser(), label, by)
+    if reasons:
+        written = explain_table(folder, table, how, reasons)
+        typer.echo(f"{written}: why it is predicted", err=True)
     found = evaluate_folder(folder, table, how, asked)
     for sentence in found["warnings"]:
         warn(sentence)

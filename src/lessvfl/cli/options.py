@@ -46,6 +46,12 @@ InferenceName = Annotated[
         "--inference", help="How trees predict: clear, or fed-eini with hidden paths."
     ),
 ]
+Reasons = Annotated[
+    int,
+    typer.Option(
+        "--reasons", min=0, help="Reasons to give for each row; 0: no explanation."
+    ),
+]
 
 
 def read_inference(name: str) -> Inference:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lessvfl.cli import ending, remote, results
-from lessvfl.cli.options import InferenceName, read_inference
+from lessvfl.cli.options import InferenceName, Reasons, read_inference
 from lessvfl.cli.remote import ConfigFile, Insecure, LogJson, WarningsAlone
 from lessvfl.terms import listed, plural
 
@@ -67,8 +67,10 @@ def server(
         typer.Option("--allow-missing", help="A party that goes: use its mean."),
     ] = False,
     inference: InferenceName = "clear",
+    reasons: Reasons = 0,
 ) -> None:
     """Predict a file of ids with the parties, or offer predictions as a service."""
+    from lessvfl.errors import ConfigError
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.identity import server_credentials
     from lessvfl.remote.predict.aligned import universe
@@ -77,6 +79,12 @@ def server(
     from lessvfl.web import address, tokens
 
     how = read_inference(inference)
+    if reasons and (http is not None or how != "clear"):
+        got = "--http" if how == "clear" else f"--inference {how}"
+        raise ConfigError(
+            "Reasons are given in a batch whose embeddings the server sees: "
+            f"'--reasons' must be 0 with {got}. Got {reasons}."
+        )
     own = read(ServerConfig, config)
     RunRecord.read(Path(own.out))  # no run, no token
     target = _target(out or Path(own.out) / "predictions.csv")
@@ -104,7 +112,7 @@ def server(
             stack.callback(predictor.close)
             predictor.begin()
             if listener is None:
-                _batch(predictor, asked, target)
+                _batch(predictor, asked, target, reasons)
             else:
                 keys = tokens.Tokens(files)
                 _serve(predictor, listener, keys, lambda: read_ids()[0])
@@ -121,11 +129,11 @@ def _target(path: Path) -> Path:
     return path
 
 
-def _batch(predictor: Predictor, ids: Any, target: Path) -> None:
+def _batch(predictor: Predictor, ids: Any, target: Path, reasons: int) -> None:
     """Predict every id of a file, and write the answers in its order."""
     from lessvfl.data import write_table
 
-    table, found, missing = predictor.answer(ids.tolist())
+    table, found, missing = predictor.answer(ids.tolist(), reasons)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_table(target, table)
     n_ids = len(ids)

@@ -21,6 +21,7 @@ from lessvfl.remote.align.messages import Mode
 from lessvfl.remote.policy import Evaluation, Policy
 from lessvfl.settings import AboveZero, Finite, Kind, Positive, Schema
 
+MOST_LETTERS = 300  # of a reason
 PATHS = ("certificate", "key", "ca", "data", "out", "test_ids")  # relative to the file
 
 
@@ -48,6 +49,12 @@ FeatureGroups = Annotated[
 ]
 Range = Annotated[
     tuple[Finite, Finite], Kind("two numbers, the lower first", lambda v: v[0] < v[1])
+]
+ReasonTexts = Annotated[
+    dict[Name, Annotated[str, Meta(min_length=1, max_length=MOST_LETTERS)]],
+    Meta(
+        description=f"feature names, each with a text of up to {MOST_LETTERS} letters"
+    ),
 ]
 MissingMarks = Annotated[dict[str, Any] | None, marks_by_column()]
 AnyTask = Annotated[str, Kind(f"one of {', '.join(TASKS)}", TASKS.__contains__)]
@@ -115,6 +122,7 @@ class PartyConfig(Common):
     missing_values: MissingMarks = None  # what stands for missing, by column
     must_keep: str | None = None  # features (names or globs) that must stay
     party_net: str | None = None  # FILE.py:FUNCTION or MODULE:FUNCTION; none: as agreed
+    reasons: ReasonTexts = field(default_factory=dict)  # by feature, what letters quote
     seed_private: Literal["own", "shared"] = "own"  # shared: as 'lessvfl run' has it
     policy: Policy = field(default_factory=Policy)  # what it lets a server ask of it
 

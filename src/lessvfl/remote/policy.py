@@ -31,6 +31,7 @@ from lessvfl.wire import control
 log = logging.getLogger(__name__)
 
 Evaluation = Literal["end", "epochs", "nothing"]
+Telling = Literal["none", "home", "features"]
 
 # The most that a server may set, unless a party's 'limits' say otherwise.
 LIMITS: Mapping[str, Any] = {
@@ -117,6 +118,8 @@ class Policy(settings.Schema):
     predict_alignments: Natural = 20  # how often rows may be aligned to predict
     predict_inference: InferenceNames = ("clear",)  # how trees may predict
     predict_ids: str | None = None  # a file of the ids that may be predicted; none: all
+    reasons: Telling = "none"  # for a prediction: at home alone, or told by feature
+    reason_rows: Natural = 10_000  # to give reasons for in all, each every time
     limits: PolicyLimits = field(default_factory=dict)  # the most of single settings
 
     def __post_init__(self) -> None:

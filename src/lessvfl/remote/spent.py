@@ -153,7 +153,7 @@ class Budget:
         self._written = dict(self.counts)
 
     def _take_up(self, known: State) -> None:
-        self.counts = {name: known.values[name] for name in self.counts}
+        self.counts = {name: known.values.get(name, 0) for name in self.counts}
 
     def _check(self, key: str, n: int, allowed: str, got: str) -> int:
         """Refuse `n` more if the policy's `key` forbids it; return its limit."""
@@ -279,7 +279,7 @@ class PredictionBudget(Budget):
     ) -> None:
         self._asked = ""  # the alignment that was paid for last
         self.secret = secrets.token_bytes(SECRET_BYTES)
-        super().__init__(path, checker, "rows", "alignments")
+        super().__init__(path, checker, "rows", "alignments", "reason_rows")
         now = time.monotonic()
         self._lately = deque((now + ago, n) for ago, n in lately)  # of the last minute
         self._n_lately = sum(n for _, n in self._lately)
@@ -320,6 +320,13 @@ class PredictionBudget(Budget):
         self._lately.append((now, n_rows))
         self._n_lately += n_rows
         self._spend(*new, ROWS_AHEAD)
+
+    def reasons(self, n_rows: int) -> None:
+        """Spend rows to give reasons for, every time: slopes may be others."""
+        many = ("reason_rows", n_rows, "reasons for {} rows", f"{n_rows} more")
+        self._check(*many)
+        self.rows(n_rows, 0)
+        self._spend(*many)
 
     def _state(self, written: dict[str, int]) -> State:
         return State({}, {**written, "asked": self._asked}, self.secret)

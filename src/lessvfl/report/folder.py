@@ -12,7 +12,14 @@ from lessvfl.report import operator, parts
 from lessvfl.report.page import run_page
 from lessvfl.report.ratings import RATINGS_NAME, ratings_csv
 from lessvfl.report.verdicts import FEATURES_NAME, features_csv
-from lessvfl.run.record import FILE_NAME, RunRecord, read_journal, unwritten
+from lessvfl.run.record import (
+    EFFECTS,
+    FILE_NAME,
+    RunRecord,
+    read_journal,
+    read_json,
+    unwritten,
+)
 
 REPORT_NAME = "report.html"
 # Who makes a page of results that are no run: the name of an entry point is that of
@@ -56,6 +63,7 @@ def build(folder: Path) -> Path:
     record = RunRecord.read(folder)
     path = folder / REPORT_NAME
     journal = read_journal(folder)
+    effects = read_json(folder / EFFECTS) if (folder / EFFECTS).is_file() else {}
     try:
         lists = {FEATURES_NAME: features_csv, RATINGS_NAME: ratings_csv}
         for name, make in lists.items():
@@ -63,7 +71,7 @@ def build(folder: Path) -> Path:
                 parts.write(folder / name, text)
             else:
                 (folder / name).unlink(missing_ok=True)
-        parts.write(path, page(record, journal))
+        parts.write(path, page(record, journal, effects))
     except Exception as error:  # whatever it is, the run is there
         raise unwritten(folder, "The report", error) from error
     return path
@@ -75,11 +83,15 @@ def _kind(path: Path) -> str:
     return "a file" if path.exists() else "no such folder"
 
 
-def page(record: RunRecord, since: Mapping[str, Any] | None = None) -> str:
+def page(
+    record: RunRecord,
+    since: Mapping[str, Any] | None = None,
+    effects: Mapping[str, Any] | None = None,
+) -> str:
     """Return the report of a record as one HTML document, complete or not.
 
-    `since` is what a party's journal says of predictions.
+    `since` is what a party's journal says of predictions, `effects` are its curves.
     """
     if record.side == "party":
-        return operator.operator_page(record, since)
+        return operator.operator_page(record, since, effects)
     return run_page(record)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from lessvfl import terms
 from lessvfl.report import page, parts, sentences, tables
+from lessvfl.report.effects import effect_card
 from lessvfl.report.ratings import rating_card
 from lessvfl.report.tables import at, number, plural
 from lessvfl.report.verdicts import (
@@ -182,10 +183,15 @@ def _told(record: RunRecord) -> Iterator[str]:
 
 def _predicted(since: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the server was told to predict with, if it ever was."""
-    if since:
+    if since.get("requests"):
         requests, rows = (plural(since[k], k[:-1]) for k in ("requests", "rows"))
         last = str(since["last"])[:10]
         yield f"to predict: embeddings of {rows} in {requests}, the last on {last}"
+    if n_told := since.get("told"):
+        yield (
+            "to explain: the features that added most to the prediction of "
+            f"{plural(n_told, 'row')}, and what they added"
+        )
 
 
 def _embeddings(record: RunRecord, party: str) -> Iterator[str]:
@@ -248,7 +254,11 @@ def _width(record: RunRecord, party: str) -> str:
 # -- the page --------------------------------------------------------------------------
 
 
-def operator_page(record: RunRecord, since: Mapping[str, Any] | None = None) -> str:
+def operator_page(
+    record: RunRecord,
+    since: Mapping[str, Any] | None = None,
+    effects: Mapping[str, Any] | None = None,
+) -> str:
     """Return the page of a party's record, and predictions since, as one document."""
     lists: dict[str, list[FeatureVerdict]] = {}
     if found := verdicts(record):
@@ -265,6 +275,7 @@ def operator_page(record: RunRecord, since: Mapping[str, Any] | None = None) -> 
         lists=lists,
         cautions=[*dwarfing(record), *cautions(record)] if found else [],
         rating=rating_card(record),
+        effects=effect_card(effects or {}),
         revealed=revealed(record, since),
         sent=[
             {

@@ -90,11 +90,19 @@ class FittedParty:
         """Return the embedding of a table's rows, (1, n, E_m), or of one for all."""
         if self.constant is not None:
             return self.constant.expand(1, 1, -1)
+        with torch.no_grad():
+            return self.net(self.encoded(frame).unsqueeze(0))
+
+    def encoded(self, frame: Frame) -> Tensor:
+        """Return a table's rows as the network takes them, (n, columns)."""
         matrix, _ = self.encoding.apply(frame)
         weights = self.net.input_weights
-        x = torch.as_tensor(matrix, dtype=weights.dtype, device=weights.device)
-        with torch.no_grad():
-            return self.net(x.unsqueeze(0))
+        return torch.as_tensor(matrix, dtype=weights.dtype, device=weights.device)
+
+    @property
+    def n_columns(self) -> int:
+        """Return how many encoded columns its network takes."""
+        return len(self.encoding.groups)
 
     @property
     def n_components(self) -> int:
@@ -311,7 +319,7 @@ class FittedModel(FittedServer):
 
     def decide(self, X: Any) -> NDArray[Any]:
         """Return what the fusion network gives, (n, 1) or (n, C)."""
-        frame = X if isinstance(X, Frame) else self._frame(X)
+        frame = self.table(X)
         blocks = [party.embed(frame) for party in self.parties]
         if self.inference == "clear":
             return self.fuse(blocks, frame.n_rows)
@@ -337,7 +345,10 @@ class FittedModel(FittedServer):
         """
         return self.moved(self.decide(X))
 
-    def _frame(self, X: Any) -> Frame:
+    def table(self, X: Any) -> Frame:
+        """Return rows in any form that `predict` takes as a table."""
+        if isinstance(X, Frame):
+            return X
         if hasattr(X, "columns"):  # others may hold what no table of ours may
             in_use = self.columns
             used = [name for name in X.columns if str(name) in in_use]

@@ -25,6 +25,8 @@ from lessvfl.terms import listed
 FILE_NAME = "record.jsonl"
 NETWORK_FILES = "networks*/seed-*/*/network.safetensors"
 JOURNAL = "predictions.jsonl"  # of a party: a line for each request to predict
+TOLD = "reasons told"  # there: a request whose answer named features
+EFFECTS = "effects.json"  # of a party: curves by the slopes that reasons brought
 NO_FILES = (errno.EMFILE, errno.ENFILE)  # want of descriptors, which may pass
 FILES_SECONDS = 30.0  # for how long a write is tried again then
 SCHEMA = 3  # of run folders; 1 had no sides, 2 other reasons of features
@@ -289,7 +291,7 @@ def read_journal(folder: Path) -> dict[str, Any]:
 
     Nothing where it never predicted.
     """
-    path, n_requests, n_rows, last = folder / JOURNAL, 0, 0, None
+    path, n_requests, n_rows, n_told, last = folder / JOURNAL, 0, 0, 0, None
     if not path.is_file():
         return {}
     try:
@@ -297,7 +299,10 @@ def read_journal(folder: Path) -> dict[str, Any]:
             for line in lines:
                 if line.endswith("\n"):  # else it is being written
                     one = json.loads(line)
-                    if int(one["rows"]):  # others ask for no embedding, or get none
+                    if str(one.get("asked")).startswith("reasons"):
+                        n_told += int(one["rows"]) * (one["asked"] == TOLD)
+                        last = str(one["time"])
+                    elif int(one["rows"]):  # others ask for no embedding, or get none
                         n_requests, n_rows = n_requests + 1, n_rows + int(one["rows"])
                         last = str(one["time"])
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
@@ -307,4 +312,5 @@ def read_journal(folder: Path) -> dict[str, Any]:
         ) from None
     if last is None:
         return {}
-    return {"requests": n_requests, "rows": n_rows, "last": last}
+    found = {"requests": n_requests, "rows": n_rows, "last": last}
+    return found | ({"told": n_told} if n_told else {})

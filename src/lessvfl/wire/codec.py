@@ -276,6 +276,36 @@ def _read_ask(f: Fields, arrays: ArrayList) -> control.Ask:
     return control.Ask(rows.copy())
 
 
+def _write_explain(m: control.Explain) -> Parts:
+    return {"most": m.most}, [*map(torch.from_numpy, (m.rows, m.slopes))]
+
+
+def _read_explain(f: Fields, arrays: ArrayList) -> control.Explain:
+    rows, slopes = arrays
+    _expect(rows, "int64", rows.size)
+    _expect(slopes, "float32", rows.size, slopes.shape[-1])
+    _check_values(slopes)
+    return control.Explain(rows.copy(), slopes.copy(), f.most)
+
+
+def _write_explained(m: control.Explained) -> Parts:
+    fields = {"names": m.names, "texts": m.texts}
+    return fields, [*map(torch.from_numpy, (m.places, m.values))]
+
+
+def _read_explained(f: Fields, arrays: ArrayList) -> control.Explained:
+    places, values = arrays
+    if places.ndim != 2 or len(f.texts) != len(f.names):
+        raise ValueError(f"reasons of shape {places.shape}, {len(f.texts)} texts")
+    if places.dtype != DTYPES["int32"] or (places < -1).any():
+        raise ValueError("features that are no places")
+    if (places >= len(f.names)).any():
+        raise ValueError("features without a name")
+    _expect(values, "float32", *places.shape)
+    _check_values(values)
+    return control.Explained(f.names, f.texts, places.copy(), values.copy())
+
+
 def _read_plain(f: Fields, arrays: ArrayList) -> Any:
     if arrays:
         raise ValueError(f"arrays, which {type(f).__name__} does not have")
@@ -330,6 +360,7 @@ SELECT = settings.types_of(messages.Select) | {"plan": PlanFields}
 QUERY = {"stage": Stage, "step": settings.Natural}
 PREPARE = settings.types_of(control.Prepare)
 del PREPARE["rows"], PREPARE["blocks"]
+EXPLAINED = {"names": tuple[messages.Text, ...], "texts": tuple[messages.Text, ...]}
 FRAME = dataclasses.make_dataclass("Frame", [("arrays", ArrayFormats)])
 KINDS: list[MessageKind] = [
     _plain(messages.Describe),
@@ -358,6 +389,8 @@ KINDS: list[MessageKind] = [
     _plain(control.Declined),
     _kind(messages.Query, QUERY, _write_arrays, _read_query),
     _kind(messages.QueryReply, {"stage": Stage}, _write_arrays, _read_answer),
+    _kind(control.Explain, {"most": settings.Natural}, _write_explain, _read_explain),
+    _kind(control.Explained, EXPLAINED, _write_explained, _read_explained),
 ]
 _PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
 

@@ -21,6 +21,11 @@ Open        down      run, seeds, session, digest of   that a model is used, and
                       the fusion network, alignment
 Ask         down      rows, as places in the common   for whom something is predicted
                       order
+Explain     down      rows, slopes of the explained   something of the fusion network;
+                      output in its components, how   of more than two classes, which
+                      many features may be named      rows are predicted alike
+Explained   up        names, texts and contributions  what its operator allows: which
+                      of features                     features pushed most, how much
 Declined    up        a sentence                      why a party does not answer this
 Finish      down      a digest of the fusion network  that the run of this seed is over
 Farewell    down      none                            that all know it
@@ -193,6 +198,29 @@ class Ask:
     """Send the embeddings of these rows; places in the common order."""
 
     rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Split your share of these rows among your features.
+
+    The share of a row is the product of its slopes and what its embedding differs by
+    from your mean. Up to `most` features are named in each direction.
+    """
+
+    rows: NDArray[np.int64]  # (n,), places in the common order
+    slopes: NDArray[np.float32]  # (n, components)
+    most: Natural
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The features of every row that added most, in each direction."""
+
+    names: tuple[Text, ...]
+    texts: tuple[Text, ...]  # one for each name, empty where there is none
+    places: NDArray[np.int32]  # (n, k), of names; -1: no more
+    values: NDArray[np.float32]  # (n, k)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ ALLOWED: dict[type, tuple[type, ...]] = {
     control.Finish: (control.Agreed,),
     control.Open: (control.Agreed, control.Declined),
     control.Ask: (messages.Embedding, control.Declined),
+    control.Explain: (control.Explained, control.Agreed, control.Declined),
     messages.Describe: (messages.Description,),
     messages.Begin: (messages.Embedding,),
     messages.Descend: (messages.Embedding, messages.Done),

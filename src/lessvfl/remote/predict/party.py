@@ -37,6 +37,7 @@ from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.predict.journal import Journal
+from lessvfl.remote.predict.reasons import PartyReasons, check_texts
 from lessvfl.remote.requests import in_a_sentence
 from lessvfl.remote.session import (
     Aligned,
@@ -48,7 +49,7 @@ from lessvfl.remote.spent import PredictionBudget
 from lessvfl.run.ensemble import merge_parties
 from lessvfl.run.fitted import FittedParty, digest_of, digest_together
 from lessvfl.run.folder import load, part_of
-from lessvfl.run.record import JOURNAL, RunRecord
+from lessvfl.run.record import JOURNAL, TOLD, RunRecord
 from lessvfl.terms import MINUTE
 from lessvfl.wire import control, messages
 
@@ -120,8 +121,10 @@ class PredictingParty:
             self._journal = Journal(self.folder / JOURNAL)
             files.callback(self._journal.close)
             self._new_aligner()
-            for run in self.record.runs:  # fails now if the table does not fit
-                self._encode(_fitted(config, run["seed"]))
+            models = [_fitted(config, run["seed"]) for run in self.record.runs]
+            for model in models:  # fails now if the table does not fit
+                self._encode(model)
+            check_texts(config.reasons, models)
         except BaseException:
             self.close()
             raise
@@ -153,6 +156,8 @@ class PredictingParty:
                 return self._answer(rows)
             case messages.Query(stage="predict"):
                 return self._answer_hidden(message)
+            case control.Explain():
+                return self._explain(message)
         raise ProtocolError(
             f"Party '{self.name}' must be asked for predictions. Got "
             f"{type(message).__name__}."
@@ -366,6 +371,39 @@ class PredictingParty:
         self._charge(model, rows, len(rows))
         said = model.h[0, torch.from_numpy(rows)].T > HALF
         return PathParty(self.name, said.numpy())
+
+    def _explain(self, asked: control.Explain) -> control.Explained | control.Agreed:
+        """Split the party's share of rows among its features; tell, if it may."""
+        model, rows = self._rows(asked.rows)
+        telling, (seed, *others) = self.config.policy.reasons, model.message.seeds
+        if telling == "none":
+            raise self.checker.refuse("no reasons", "reasons", "a request for some")
+        if others:
+            raise PolicyError(
+                f"Party '{self.name}' gives reasons for the model of one seed, which "
+                "'--seed' names. Got several that predict together."
+            )
+        if not len(rows) or not model.sent[rows].all():
+            raise PolicyError(
+                f"Party '{self.name}' explains rows that it has been asked to predict "
+                "since its start. Got others, or none."
+            )
+        fitted = _fitted(self.config, seed)
+        place = part_of(self.record, self.folder, seed)
+        reasons = PartyReasons.read(fitted, place, self.config.reasons)
+        self.budget.reasons(len(rows))
+        what = TOLD if telling == "features" else "reasons at home"
+        self._write_down(model, what, len(rows))
+        found = reasons.split(self.frame.take(rows), asked.slopes)
+        whom = [str(row) for row in rows.tolist()]
+        if self._ids is not None:  # a type stands before each, as in t:person-5
+            items = self._ids.items
+            whom = [items[row].partition(":")[2] for row in rows.tolist()]
+        reasons.keep(self.folder / f"reasons-seed-{seed}.csv", whom, found)
+        reasons.draw(self.folder, seed, self.frame, asked.slopes)
+        if telling == "home":
+            return control.Agreed()
+        return reasons.told(found, asked.most)
 
     def _check_inference(self, how: Inference) -> None:
         allowed = self.config.policy.predict_inference

@@ -38,9 +38,16 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
 from lessvfl.remote.predict.aligned import Answers, Session, asked_for
+from lessvfl.remote.predict.reasons import (
+    joined,
+    most_told,
+    requests_for,
+    wrong_reasons,
+)
 from lessvfl.remote.session import find_common_rows
 from lessvfl.run.fitted import MODEL_DIGITS, FittedServer, digest_of, digest_together
 from lessvfl.run.folder import load, model_seeds, part_of
+from lessvfl.run.reasons import FeatureShares, ServerReasons
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
@@ -154,6 +161,8 @@ class Predictor:
             return ENDS + n_values * self.model.fusion.input_weights.itemsize
         if isinstance(request, messages.Query):
             return ENDS + bytes_of(request.expects or ())
+        if isinstance(request, control.Explain):
+            return ENDS + most_told(request)
         config = self.config
         return most_bytes(
             request, most_offered(config.align, self._n_ids, config.most_ids)
@@ -165,6 +174,8 @@ class Predictor:
             is_no = isinstance(reply, control.Declined)
             return None if is_no else wrong_arrays(request.expects or (), reply)
         wrong = wrong_kind(request, reply)
+        if wrong is None and isinstance(request, control.Explain):
+            return wrong_reasons(request, reply)
         if wrong is not None or not isinstance(reply, messages.Embedding):
             return wrong
         size, block = self._sizes[party], reply.block
@@ -322,15 +333,23 @@ class Predictor:
         return np.array([p for p in places if p >= 0], dtype=np.int64), missing
 
     def answer(
-        self, ids: Sequence[Any]
+        self, ids: Sequence[Any], reasons: int = 0
     ) -> tuple[dict[str, list[Any]], Answers, list[int]]:
-        """Return a table of predictions in the order of ids, and which have none."""
+        """Return a table of predictions in the order of ids, and which have none.
+
+        With so many reasons for each.
+        """
         places, missing = self.places(ids)
         if not len(places):
             raise DataError(
                 f"Some of the {len(ids)} ids must be known to every party. Got none."
             )
-        answers, model = self.predict(places), self.model
+        why: dict[str, list[Any]] = {}
+        if reasons:
+            answers, why = self.explain(places, reasons)
+        else:
+            answers = self.predict(places)
+        model = self.model
         columns = {"prediction": model.answers(answers.z)}
         if model.task != "regression":
             for prefix, shares in model.shares(answers.z).items():
@@ -340,9 +359,10 @@ class Predictor:
         columns["model"] = np.full(len(places), self.digest[:MODEL_DIGITS])
         at = np.setdiff1d(np.arange(len(ids)), missing).tolist()
         table: dict[str, list[Any]] = {self._session.ids.column: [*ids]}
-        for name, values in columns.items():
+        every = {name: values.tolist() for name, values in columns.items()}
+        for name, cells in (every | why).items():
             table[name] = [None] * len(ids)
-            for place, value in zip(at, values.tolist(), strict=True):
+            for place, value in zip(at, cells, strict=True):
                 table[name][place] = value
         return table, answers, missing
 
@@ -357,6 +377,61 @@ class Predictor:
             parts.append(self.model.fuse(blocks, len(some)))
             missing |= set(away)
         return Answers(np.concatenate(parts), tuple(sorted(missing)))
+
+    def explain(
+        self, places: Positions, most: int
+    ) -> tuple[Answers, dict[str, list[Any]]]:
+        """Return what is predicted for rows, and why, as columns of a table.
+
+        A party whose policy gives no reasons is one as a whole.
+        """
+        if self._paths is not None:
+            raise ConfigError(
+                "Reasons need the embeddings of rows: 'inference' must be clear. Got "
+                "fed-eini."
+            )
+        means = {party: self._mean(party) for party in self.parties}
+        parts, missing = [], set()
+        columns: dict[str, list[Any]] = {}
+        for start in range(0, len(places), MOST_ROWS):
+            some = places[start : start + MOST_ROWS]
+            blocks, away = self._embed(some)
+            missing |= set(away)
+            found = ServerReasons.of(self.model, blocks, means, len(some))
+            told = self._ask_why(found, some, most, away)
+            parts.append(found.z)
+            for name, cells in found.explanation(told).columns(most).items():
+                columns.setdefault(name, []).extend(cells)
+        return Answers(np.concatenate(parts), tuple(sorted(missing))), columns
+
+    def _ask_why(
+        self,
+        found: ServerReasons,
+        places: Positions,
+        most: int,
+        away: Sequence[PartyId],
+    ) -> dict[PartyId, FeatureShares]:
+        """Return what the features of parties add, of those that tell."""
+        told: dict[PartyId, FeatureShares] = {}
+        for party in self.parties:
+            slopes = found.slopes(party)
+            if slopes is None or party in away:
+                continue
+            replies = []
+            for request in requests_for(places, slopes / found.unit, most):
+                reply = self.hub.send({party: request})[party]
+                if isinstance(reply, control.Declined):
+                    said = control.printable(reply.reason)
+                    log.warning("party '%s' gives no reasons: %s", party, said)
+                    break
+                if isinstance(reply, control.Explained):
+                    replies.append(reply)
+            else:
+                if replies:
+                    told[party] = joined(replies, found.unit)
+                else:
+                    log.info("party '%s' keeps its reasons at home", party)
+        return told
 
     def _predict_hidden(self, paths: HiddenPaths, places: Positions) -> NDArray[Any]:
         """Return what is predicted while the paths of rows stay hidden."""

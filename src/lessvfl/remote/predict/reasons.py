@@ -1,0 +1,186 @@
+"""Reasons between machines: what a party does at home with a request, and tells.
+
+The server knows what a party adds to a prediction, since it has all embeddings. What
+the party's features add up to that from, the party computes from its own cells, and its
+policy says whether that stays at home or is told, and for how many rows
+(``policy.reasons``, ``policy.reason_rows``).
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lessvfl.core.shapley import Background
+from lessvfl.data import Frame
+from lessvfl.errors import ConfigError, PolicyError, ProtocolError
+from lessvfl.remote.background import read_background
+from lessvfl.run.effects import effect_curves
+from lessvfl.run.fitted import FittedParty
+from lessvfl.run.reasons import FeatureShares, features_of
+from lessvfl.run.record import EFFECTS, read_json, write_json
+from lessvfl.wire import control
+
+ROWS_AT_ONCE = 100  # of one request: each goes through a network thousands of times
+FORMULA = "=+-@\t"  # a cell of a table must not begin with
+
+log = logging.getLogger(__name__)
+
+
+def check_texts(texts: Mapping[str, str], models: Sequence[FittedParty]) -> None:
+    """Refuse texts for features that a party does not have."""
+    known = {name for one in models for name in (*one.kept, *one.removed)}
+    for name in texts:
+        if name not in known:
+            raise ConfigError(
+                f"The 'reasons' setting must name features of the party. Got {name!r}."
+            )
+
+
+class PartyReasons:
+    """One model of a party's, and the reasons that it gives."""
+
+    def __init__(
+        self, party: FittedParty, background: Background, texts: Mapping[str, str]
+    ) -> None:
+        self._party, self._background, self._texts = party, background, texts
+
+    @classmethod
+    def read(
+        cls, party: FittedParty, folder: Path, texts: Mapping[str, str]
+    ) -> PartyReasons:
+        """Take up what training left of one seed, or refuse to give reasons."""
+        background = read_background(folder)
+        if background is None:
+            raise PolicyError(
+                f"Party '{party.name}' gives reasons for what networks predict that "
+                "were evaluated in training. Got another model."
+            )
+        return cls(party, background, texts)
+
+    def split(self, rows: Frame, slopes: NDArray[np.float32]) -> FeatureShares:
+        """Return what every feature adds to these rows."""
+        party, own = self._party, torch.from_numpy(slopes)
+        if own.shape[1] != party.n_components:
+            sentence = (
+                f"Party '{party.name}' must be sent {party.n_components} slopes a row. "
+                f"Got {own.shape[1]}."
+            )
+            raise ProtocolError.told(sentence)
+        return features_of(party, party.encoded(rows), self._background, own.double())
+
+    def told(self, found: FeatureShares, most: int) -> control.Explained:
+        """Name the features that added most to each row, in each direction."""
+        n_features = len(found.names)
+        most = min(most, n_features)
+        order = np.argsort(found.values, axis=1, kind="stable")
+        places = np.concatenate([order[:, ::-1][:, :most], order[:, :most]], axis=1)
+        values = np.take_along_axis(found.values, places, axis=1)
+        up = np.arange(2 * most) < most
+        fits = np.where(up, values > 0, values < 0)
+        used = np.unique(places[fits])
+        number = np.full(n_features + 1, -1, dtype=np.int32)
+        number[used] = np.arange(len(used))
+        names = tuple(found.names[place] for place in used.tolist())
+        return control.Explained(
+            names,
+            tuple(self._texts.get(name, "") for name in names),
+            np.where(fits, number[places], -1).astype(np.int32),
+            np.where(fits, values, 0.0).astype(np.float32),
+        )
+
+    def keep(self, path: Path, ids: Sequence[str], found: FeatureShares) -> None:
+        """Add what every feature adds to a file of the party's own."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        with open(
+            path,
+            "a",
+            newline="",
+            encoding="utf-8",
+            opener=lambda path, flags: os.open(path, flags, 0o600),
+        ) as file:
+            lines = csv.writer(file)
+            if not file.tell():
+                lines.writerow(["time", "id", *found.names])
+            for id_, values in zip(ids, found.values.tolist(), strict=True):
+                lines.writerow([now, id_, *(f"{value:.6g}" for value in values)])
+
+    def draw(
+        self, folder: Path, seed: int, table: Frame, slopes: NDArray[np.float32]
+    ) -> None:
+        """Draw the curves of effects anew, by the mean slopes of all rows so far."""
+        path, n_rows = folder / EFFECTS, len(slopes)
+        mean = slopes.mean(axis=0, dtype=np.float64)
+        known = read_json(path) if path.is_file() else {}
+        if known.get("seed") == seed and len(known["slopes"]) == len(mean):
+            n_rows += known["rows"]
+            mean += (np.array(known["slopes"]) - mean) * (known["rows"] / n_rows)
+        curves = effect_curves(self._party, table, torch.from_numpy(mean))
+        found = {"seed": seed, "rows": n_rows, "slopes": mean.tolist()}
+        write_json(path, found | {"curves": curves}, mode=0o600)
+
+
+# ------------------------------------------------------------------------ at the server
+
+
+def requests_for(
+    rows: NDArray[np.int64], slopes: torch.Tensor, most: int
+) -> Iterator[control.Explain]:
+    """Yield what to ask a party about rows, some at a time."""
+    own = slopes.float().numpy()
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        some = slice(start, start + ROWS_AT_ONCE)
+        yield control.Explain(rows[some], np.ascontiguousarray(own[some]), most)
+
+
+def most_told(asked: control.Explain) -> int:
+    """Return the most bytes of the arrays of an answer."""
+    return 2 * 2 * 4 * len(asked.rows) * asked.most
+
+
+def wrong_reasons(asked: control.Explain, reply: Any) -> str | None:
+    """Return what is wrong with an answer; None: nothing."""
+    if not isinstance(reply, control.Explained):
+        return None
+    n_rows, n_told = reply.places.shape
+    if n_rows == len(asked.rows) and n_told <= 2 * asked.most:
+        return None
+    return (
+        f"Reasons must be for {len(asked.rows)} rows, {2 * asked.most} at most. Got "
+        f"{n_told} for {n_rows}."
+    )
+
+
+def joined(replies: Sequence[control.Explained], unit: float = 1.0) -> FeatureShares:
+    """Put answers about one row after the other together, in the unit of labels.
+
+    It stays with the server: parties are asked in that of the network.
+    """
+    texts: dict[str, str] = {}
+    for reply in replies:
+        for name, text in zip(reply.names, reply.texts, strict=True):
+            texts.setdefault(_clean(name), _clean(text))
+    place = {name: at for at, name in enumerate(texts)}
+    parts = []
+    for reply in replies:
+        values = np.full((len(reply.places), len(place)), np.nan)
+        own = np.array([place[_clean(name)] for name in reply.names], dtype=np.int64)
+        row, at = np.nonzero(reply.places >= 0)
+        values[row, own[reply.places[row, at]]] = unit * reply.values[row, at]
+        parts.append(values)
+    said = {name: text for name, text in texts.items() if text}
+    return FeatureShares(tuple(texts), np.concatenate(parts), said)
+
+
+def _clean(text: str) -> str:
+    """Return a text of another side as it may stand in a table."""
+    return control.printable(text, 300).lstrip(FORMULA)
