@@ -161,8 +161,8 @@ def train(out: Path, **more: Any) -> Path:
             Side(PartyProcess(name, config, frame, IDS[rows]), hub.port)
         status = Status("run", "less-vfl-auto", "people", tuple(HELD))
         table = LabelTable(the_labels(), ids=IDS)
-        config = server_config(out, align="plain", **more)
-        server = ServerProcess(config, table, hub, status)
+        own = server_config(out, align="plain", **more)
+        server = ServerProcess(own, table, hub, status)
         server.run()
         server.close()
     return out

@@ -27,8 +27,8 @@ from lessvfl.core.metrics import DECIDED, SMALLEST, WORST, is_right
 from lessvfl.terms import MEASURES, Task, stream_seed
 
 Values = NDArray[np.float64]  # (1 + N_RESAMPLES,), of all rows first
-Whole = NDArray[np.int64]
-Ends = dict[str, float]  # "low" and "high" of an interval; of a "loss" with that
+RowBlocks = NDArray[np.int64]
+Interval = dict[str, float]  # "low" and "high" of an interval; of a "loss" with that
 
 N_RESAMPLES = 1000
 LEVEL = 0.95
@@ -44,14 +44,14 @@ ROUNDING = 1e-12  # of a variance, below which labels are all equal
 class Resamples:
     """The weights of rows in every resample."""
 
-    of_row: Whole  # (n,), the unit of each row
+    of_row: RowBlocks  # (n,), the unit of each row
     weights: NDArray[np.float32]  # (units, 1 + N_RESAMPLES), the first are all 1
 
     @classmethod
-    def draw(cls, n_rows: int, blocks: Whole | None = None) -> Resamples:
+    def draw(cls, n_rows: int, blocks: RowBlocks | None = None) -> Resamples:
         """Draw resamples of rows, or of blocks of them; the same ones every time."""
         rng = np.random.default_rng(stream_seed(0, "bootstrap"))
-        of_row: Whole = np.arange(n_rows)
+        of_row: RowBlocks = np.arange(n_rows)
         if blocks is not None:
             of_row = np.unique(blocks, return_inverse=True)[1].reshape(-1)
         n_units = int(of_row.max()) + 1
@@ -62,7 +62,7 @@ class Resamples:
         drawn[:, 0] = ONE
         return cls(of_row, POISSON[drawn])
 
-    def counts(self, cells: Whole, n_cells: int) -> NDArray[np.float64]:
+    def counts(self, cells: RowBlocks, n_cells: int) -> NDArray[np.float64]:
         """Return the weight of the rows in every cell, (n_cells, 1 + N_RESAMPLES)."""
         n_units = len(self.weights)
         size = n_cells * n_units
@@ -98,7 +98,7 @@ class ResampledRows:
     task: Task
     positive: int = 1  # of two classes the one that the average precision is of
     offsets: Tensor | None = None  # (1, outputs), added to decide on a class
-    blocks: Whole | None = None  # (n,), rows that are drawn together
+    blocks: RowBlocks | None = None  # (n,), rows that are drawn together
 
 
 def score_intervals(
@@ -106,7 +106,7 @@ def score_intervals(
     outputs: Sequence[Tensor],
     scores: Sequence[Mapping[str, float | None]],
     lead: str,
-) -> tuple[dict[str, Ends | None], list[Ends | None]]:
+) -> tuple[dict[str, Interval | None], list[Interval | None]]:
     """Return the intervals of a model's scores, and of what each party adds to one.
 
     `outputs` (n, 1) or (n, C) are what the fusion network says with all parties and
@@ -132,7 +132,7 @@ def score_intervals(
 
 def _interval(
     values: Values, exact: float | None, low: float = -np.inf, high: float = np.inf
-) -> Ends | None:
+) -> Interval | None:
     """Return where most resamples lie around an exact value, within bounds."""
     apart = values[1:] - values[0]
     apart = apart[np.isfinite(apart)]
