@@ -238,7 +238,7 @@ def a_clinic(folder):
         policy = dataclasses.replace(ALSO_PLAIN, **allowed)
         party = a_party("clinic", folder, align="plain", policy=policy)
         parties.append(party)
-        agreed = party.handle(Open(run, 0, session, digest, "plain"))
+        agreed = party.handle(Open(run, (0,), session, digest, "plain"))
         assert agreed.revealed["aligned"] is True
         return party
 
