@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 from tests.remote.test_predict import (
@@ -24,7 +25,7 @@ from tests.remote.test_predict import (
 
 from lessvfl.errors import ConfigError, PolicyError
 from lessvfl.run.folder import load
-from lessvfl.run.record import RunRecord
+from lessvfl.run.record import EFFECTS, RunRecord
 from lessvfl.wire.control import Open
 
 SEEDS = (0, 4)
@@ -55,6 +56,26 @@ def test_seeds_answer_together(folder):
     with a_session(folder, seed=4) as (predictor, _):  # or one of them alone
         found = predictor.predict(everybody(predictor))
         assert alike(found.z, in_process(folder, common(), 4))
+
+
+def test_reasons_of_seeds_together_add_up(folder):
+    """What a feature adds is the sum over seeds; the curves are of all of them."""
+    every = {name: policy(reasons="features") for name in HELD}
+    with a_session(folder, parties=every) as (predictor, _):
+        answers, columns = predictor.explain(everybody(predictor), 2)
+        means = predictor.model.means
+    parts = [columns[f"contribution_{name}"] for name in HELD]
+    odds = np.sum([columns["base"], *parts], axis=0)
+    sign = 1 if predictor.model.positive == 1 else -1
+    assert np.allclose(odds, sign * answers.z[:, 0], atol=1e-4)
+    assert set(means) == set(HELD)
+    for name, share in zip(HELD, parts, strict=True):
+        home = pd.read_csv(folder / name / "reasons-seed-0-4.csv")
+        added = home.drop(columns=["time", "id"]).sum(axis=1)
+        assert np.allclose(added, share, atol=0.05)
+        effects = json.loads((folder / name / EFFECTS).read_text())
+        assert effects["seeds"] == [*SEEDS]
+        assert effects["curves"]
 
 
 def test_the_record_has_the_scores_of_all_together(trained):

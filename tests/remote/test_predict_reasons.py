@@ -443,6 +443,14 @@ def test_reasons_are_for_a_batch_in_the_clear(run_cli, how):
     assert result.err.endswith("Got 2.\n")
 
 
+def test_a_table_is_explained_by_all_sides_together(run_cli, folder, tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,label\nperson-1,ill\n")
+    result = run_cli("evaluate", folder / "server", rows, "--reasons", 2)
+    assert result.code == 2
+    assert "'lessvfl predict server --reasons' asks the parties." in result.err
+
+
 def test_hidden_paths_are_not_explained(folder):
     with a_session(folder, parties=telling()) as (predictor, _):
         predictor._paths = object()

@@ -25,7 +25,7 @@ TOWN = {
     "effects": [0.25, -0.125],
 }
 SMOKES = {**AGE, "column": "smokes", "values": [False, True], "effects": [0.0, 0.0]}
-FOUND = {"seed": 4, "rows": 100, "slopes": [1.0], "curves": [TOWN, SMOKES, AGE]}
+FOUND = {"seeds": [4], "rows": 100, "slopes": [1.0], "curves": [TOWN, SMOKES, AGE]}
 
 
 def test_the_largest_effect_is_first_and_a_line_follows_it():
@@ -42,7 +42,11 @@ def test_the_largest_effect_is_first_and_a_line_follows_it():
     assert line.lines[0] == {"value": "20", "effect": "-1"}
     assert not card.curves[1].points
     assert [one["value"] for one in card.curves[2].lines] == ["no", "yes"]
+    assert "network of seed 4 by" in card.sentences[1]
     assert "100 rows so far" in card.sentences[1]
+    card = effect_card({**FOUND, "seeds": [0, 4]})
+    assert card is not None
+    assert "network of seeds 0, 4 by" in card.sentences[1]
 
 
 def test_no_curves_are_no_card():

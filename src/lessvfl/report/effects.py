@@ -41,13 +41,18 @@ def effect_card(found: Mapping[str, Any]) -> EffectCard | None:
             "output: of two classes the log-odds of the positive one, of more the "
             "logit of the one predicted less the mean of all, of amounts the amount in "
             "standard deviations.",
-            f"It is followed through your network of seed {found['seed']} by the mean "
-            f"of the slopes that came with requests for reasons, {n_rows} so far. With "
+            f"It is followed through your network of {_seeds(found)} by the mean of "
+            f"the slopes that came with requests for reasons, {n_rows} so far. With "
             "a fusion network of several layers other rows have other slopes.",
         ],
         [_curve(one) for one in curves[:MOST_CURVES]],
         max(0, len(curves) - MOST_CURVES),
     )
+
+
+def _seeds(found: Mapping[str, Any]) -> str:
+    several = "s" * (len(found["seeds"]) > 1)
+    return f"seed{several} {', '.join(map(str, found['seeds']))}"
 
 
 def _span(curve: Mapping[str, Any]) -> float:

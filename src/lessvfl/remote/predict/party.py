@@ -375,22 +375,19 @@ class PredictingParty:
     def _explain(self, asked: control.Explain) -> control.Explained | control.Agreed:
         """Split the party's share of rows among its features; tell, if it may."""
         model, rows = self._rows(asked.rows)
-        telling, (seed, *others) = self.config.policy.reasons, model.message.seeds
+        telling, seeds = self.config.policy.reasons, model.message.seeds
         if telling == "none":
             raise self.checker.refuse("no reasons", "reasons", "a request for some")
-        if others:
-            raise PolicyError(
-                f"Party '{self.name}' gives reasons for the model of one seed, which "
-                "'--seed' names. Got several that predict together."
-            )
         if not len(rows) or not model.sent[rows].all():
             raise PolicyError(
                 f"Party '{self.name}' explains rows that it has been asked to predict "
                 "since its start. Got others, or none."
             )
-        fitted = _fitted(self.config, seed)
-        place = part_of(self.record, self.folder, seed)
-        reasons = PartyReasons.read(fitted, place, self.config.reasons)
+        parts = [
+            (_fitted(self.config, seed), part_of(self.record, self.folder, seed))
+            for seed in seeds
+        ]
+        reasons = PartyReasons.read(parts, self.config.reasons)
         self.budget.reasons(len(rows))
         what = TOLD if telling == "features" else "reasons at home"
         self._write_down(model, what, len(rows))
@@ -399,8 +396,9 @@ class PredictingParty:
         if self._ids is not None:  # a type stands before each, as in t:person-5
             items = self._ids.items
             whom = [items[row].partition(":")[2] for row in rows.tolist()]
-        reasons.keep(self.folder / f"reasons-seed-{seed}.csv", whom, found)
-        reasons.draw(self.folder, seed, self.frame, asked.slopes)
+        name = f"reasons-seed-{'-'.join(map(str, seeds))}.csv"
+        reasons.keep(self.folder / name, whom, found)
+        reasons.draw(self.folder, seeds, self.frame, asked.slopes)
         if telling == "home":
             return control.Agreed()
         return reasons.told(found, asked.most)

@@ -25,6 +25,7 @@ from lessvfl.data import Frame
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
 from lessvfl.remote.background import read_background
 from lessvfl.run.effects import effect_curves
+from lessvfl.run.ensemble import merge_parties
 from lessvfl.run.fitted import FittedParty
 from lessvfl.run.reasons import FeatureShares, features_of
 from lessvfl.run.record import EFFECTS, read_json, write_json
@@ -47,36 +48,50 @@ def check_texts(texts: Mapping[str, str], models: Sequence[FittedParty]) -> None
 
 
 class PartyReasons:
-    """One model of a party's, and the reasons that it gives."""
+    """A party's networks of the seeds that predict, and the reasons that they give.
+
+    Components of several seeds stand side by side, so that what a feature adds is the
+    sum over seeds.
+    """
 
     def __init__(
-        self, party: FittedParty, background: Background, texts: Mapping[str, str]
+        self,
+        parts: Sequence[tuple[FittedParty, Background | None]],
+        texts: Mapping[str, str],
     ) -> None:
-        self._party, self._background, self._texts = party, background, texts
+        self._parts, self._texts = parts, texts
 
     @classmethod
     def read(
-        cls, party: FittedParty, folder: Path, texts: Mapping[str, str]
+        cls, parts: Sequence[tuple[FittedParty, Path]], texts: Mapping[str, str]
     ) -> PartyReasons:
-        """Take up what training left of one seed, or refuse to give reasons."""
-        background = read_background(folder)
-        if background is None:
-            raise PolicyError(
-                f"Party '{party.name}' gives reasons for what networks predict that "
-                "were evaluated in training. Got another model."
-            )
-        return cls(party, background, texts)
+        """Take up what training left of each seed, or refuse to give reasons."""
+        found = [(party, read_background(folder)) for party, folder in parts]
+        for party, background in found:
+            if background is None and party.constant is None:
+                raise PolicyError(
+                    f"Party '{party.name}' gives reasons for what networks predict "
+                    "that were evaluated in training. Got another model."
+                )
+        return cls(found, texts)
 
     def split(self, rows: Frame, slopes: NDArray[np.float32]) -> FeatureShares:
         """Return what every feature adds to these rows."""
-        party, own = self._party, torch.from_numpy(slopes)
-        if own.shape[1] != party.n_components:
+        sizes = [party.n_components for party, _ in self._parts]
+        if slopes.shape[1] != sum(sizes):
             sentence = (
-                f"Party '{party.name}' must be sent {party.n_components} slopes a row. "
-                f"Got {own.shape[1]}."
+                f"Party '{self._parts[0][0].name}' must be sent {sum(sizes)} slopes a "
+                f"row. Got {slopes.shape[1]}."
             )
             raise ProtocolError.told(sentence)
-        return features_of(party, party.encoded(rows), self._background, own.double())
+        added: dict[str, NDArray[np.float64]] = {}
+        every = torch.split(torch.from_numpy(slopes).double(), sizes, dim=1)
+        for (party, background), own in zip(self._parts, every, strict=True):
+            if background is not None:  # else it kept nothing, and adds nothing
+                found = features_of(party, party.encoded(rows), background, own)
+                for name, values in zip(found.names, found.values.T, strict=True):
+                    added[name] = added.get(name, 0.0) + values
+        return FeatureShares(tuple(added), np.stack([*added.values()], axis=1))
 
     def told(self, found: FeatureShares, most: int) -> control.Explained:
         """Name the features that added most to each row, in each direction."""
@@ -115,17 +130,23 @@ class PartyReasons:
                 lines.writerow([now, id_, *(f"{value:.6g}" for value in values)])
 
     def draw(
-        self, folder: Path, seed: int, table: Frame, slopes: NDArray[np.float32]
+        self,
+        folder: Path,
+        seeds: Sequence[int],
+        table: Frame,
+        slopes: NDArray[np.float32],
     ) -> None:
         """Draw the curves of effects anew, by the mean slopes of all rows so far."""
         path, n_rows = folder / EFFECTS, len(slopes)
         mean = slopes.mean(axis=0, dtype=np.float64)
         known = read_json(path) if path.is_file() else {}
-        if known.get("seed") == seed and len(known["slopes"]) == len(mean):
+        if known.get("seeds") == [*seeds] and len(known["slopes"]) == len(mean):
             n_rows += known["rows"]
             mean += (np.array(known["slopes"]) - mean) * (known["rows"] / n_rows)
-        curves = effect_curves(self._party, table, torch.from_numpy(mean))
-        found = {"seed": seed, "rows": n_rows, "slopes": mean.tolist()}
+        models = [party for party, _ in self._parts]
+        whole = merge_parties(models) if len(models) > 1 else models[0]
+        curves = effect_curves(whole, table, torch.from_numpy(mean))
+        found = {"seeds": [*seeds], "rows": n_rows, "slopes": mean.tolist()}
         write_json(path, found | {"curves": curves}, mode=0o600)
 
 
