@@ -660,13 +660,17 @@ def test_json_page_has_every_field() -> None:
             *("--set", "data.task=binary", "--target", "paper"),
             *("--set", "train_epochs=2"),
         ),
-        printed("--method", "plain", "--set", "train_epochs=1"),
+        printed(
+            *("--method", "plain", "--set", "train_epochs=1"),
+            *("--seeds", "0,1", "--ensemble"),
+        ),
         printed("--method", "vertical-boost", "--set", "trees=1"),
     ]
     found: set[str] = set()
     for output in outputs:
         found |= set(output)
         found |= {f"data.{key}" for key in output["data"]}
+        found |= {f"ensemble.{key}" for key in output["ensemble"] or ()}
         found |= set(paths({"consensus": output["consensus"]}))
         for run in output["runs"]:
             found |= set(paths({k: v for k, v in run.items() if k != "curve"}))

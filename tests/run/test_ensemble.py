@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 import torch
 from tests.run.test_fitted import PARTIES, a_table
+from typer.testing import CliRunner
 
 from lessvfl import data
+from lessvfl.cli.app import app
 from lessvfl.core.network import MLP
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
 from lessvfl.run.ensemble import merge_models
+from lessvfl.run.fitted import load_model
+from lessvfl.run.folder import load
 from lessvfl.run.simulate import Job
 
 SEEDS = (0, 1, 2)
@@ -86,8 +90,6 @@ def test_a_party_that_kept_nothing_in_some_seeds(table):
 
 
 def test_an_ensemble_is_a_model_like_any(table, tmp_path):
-    from lessvfl.run.fitted import load_model
-
     rows = table.drop(columns="label")
     merged = check(runs_of(table), rows)
     merged.save(tmp_path)
@@ -106,3 +108,33 @@ def test_trees_are_no_ensemble(table):
     runs = runs_of(table, "vertical-boost", trees=2, select_trees=0)
     with pytest.raises(ConfigError, match="networks that lessvfl makes itself"):
         merge_models([run.model for run in runs])
+
+
+@pytest.mark.parametrize(
+    ("method", "seeds", "more", "match"),
+    [
+        ("less-vfl-auto", "0", (), "two seeds or more"),
+        ("vertical-boost", "0,1", (), "Got method vertical-boost"),
+        ("less-vfl-auto", "0,1", ("--set", "split_seed=3"), "must be left out. Got 3"),
+        ("less-vfl-auto", "0,1", ("--folds", "2"), "'folds' setting must be 1"),
+    ],
+)
+def test_what_is_no_ensemble_is_refused(method, seeds, more, match):
+    asked = ("run", "breast-cancer", "--method", method, "--seeds", seeds, "--ensemble")
+    done = CliRunner().invoke(app, [*asked, *more])
+    assert isinstance(done.exception, ConfigError)
+    assert match in str(done.exception)
+
+
+def test_an_ensemble_is_said_and_kept(table, tmp_path):
+    path, out = tmp_path / "patients.csv", tmp_path / "run"
+    table.to_csv(path, index=False)
+    asked = ("run", str(path), "--label", "label", "--seeds", "0,1", "--ensemble")
+    done = CliRunner().invoke(app, [*asked, "--out", str(out), "-q"])
+    assert done.exit_code == 0, done.output
+    assert "The ensemble of 2 seeds:" in done.output
+    rows = table.drop(columns="label")
+    seeds = [load(out, seed).decide(rows) for seed in (0, 1)]
+    assert load(out).decide(rows) == pytest.approx(np.mean(seeds, axis=0), abs=1e-5)
+    page = (out / "report.html").read_text()
+    assert "The ensemble of 2 seeds" in page

@@ -34,7 +34,7 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on after the records in --out.")
 ]
 SeedNumber = Annotated[
-    int | None, typer.Option("--seed", help="Whose run; the first one unless given.")
+    int | None, typer.Option("--seed", help="Whose run; an ensemble, or the first one.")
 ]
 TrustCode = Annotated[
     bool,

@@ -60,7 +60,8 @@ def server(
     token_file: TokenFile = None,
     admin_token_file: AdminTokenFile = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Whose model; the first seed's.")
+        int | None,
+        typer.Option("--seed", help="Whose model; an ensemble, or the first seed's."),
     ] = None,
     allow_missing: Annotated[
         bool,

@@ -65,6 +65,7 @@ def print_summary(records: list[RunRecord]) -> None:
             say(f"Note: {note}", dim=True)
         for sentence in (
             *verdicts.dwarfing(record),
+            *sentences.together(record),
             *sentences.chance(record),
             *sentences.seen(record),
             *sentences.undefined(record),
@@ -200,7 +201,11 @@ def tell_server(record: RunRecord) -> None:
         )
         if scores := ", ".join(finals):
             say(f"seed {run['seed']}: {scores}")
-    for sentence in (*sentences.chance(record), *sentences.undefined(record)):
+    for sentence in (
+        *sentences.together(record),
+        *sentences.chance(record),
+        *sentences.undefined(record),
+    ):
         say(sentence)
     _, word = tables.first_score(record)
     for party, (without, whole) in tables.missed(record).items():

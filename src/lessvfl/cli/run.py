@@ -165,6 +165,8 @@ class JobOptions(TableOptions):
             self.data, data_dir=self.data_dir, options=options or None, **self.columns
         )
         settings = profiles.resolve(self.method, self.profile, dataset, overrides)
+        if self.ensemble:
+            settings.check_ensemble(seeds)
         _warn_of_rate(settings, given)
         job = Job(
             dataset,

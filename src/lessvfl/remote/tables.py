@@ -284,6 +284,8 @@ def resolve_settings(config: ServerConfig, table: LabelTable) -> Settings:
     if config.ensemble:
         given |= data.ensemble_rows(config.seeds, given)
     found = profiles.resolve(config.method, config.profile, dataset, given)
+    if config.ensemble:
+        found.check_ensemble(config.seeds)
     refuse_whole_rows(found)
     is_named = dataset.is_test is not None or dataset.times is not None
     is_last = found.data.split == "first" and not is_named and found.data.folds == 1

@@ -198,6 +198,23 @@ def seen(record: RunRecord) -> list[str]:
     return [seen_words(share.mean)] if share and many else []
 
 
+def together(record: RunRecord) -> list[str]:
+    """Say how good all seeds of an ensemble are together."""
+    if record.ensemble is None:
+        return []
+    name, title = tables.first_score(record)
+    value = number(record.ensemble, "scores", name)
+    if value is None:
+        return []
+    ends = [number(record.ensemble, "intervals", name, k) for k in ("low", "high")]
+    around = ""
+    if None not in ends:
+        around = f" (95 %: {ends[0]:.3f} to {ends[1]:.3f})"
+    n_seeds = plural(len(record.ensemble["seeds"]), "seed")
+    return [f"The ensemble of {n_seeds}: {title} {value:.3f}{around}."]
+
+
 def remarks(record: RunRecord) -> list[str]:
     """Say what a reader should know beyond the notes of the record."""
-    return chance(record) + seen(record) + emptied(record) + undefined(record)
+    beyond = (together, chance, seen, emptied, undefined)
+    return [sentence for say in beyond for sentence in say(record)]

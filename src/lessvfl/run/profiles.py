@@ -167,8 +167,19 @@ class Settings:
         return self.config.row_order == "blocks"
 
     def is_ensemble(self, seeds: Sequence[int]) -> bool:
-        """Tell whether seeds share their rows, so that they can speak together."""
-        return self.data.split_seed is not None and len(seeds) > 1
+        """Tell whether seeds share their rows, and can predict together."""
+        is_plain = self.net.party_net is None and self.net.fusion_net is None
+        grows = "trees" in self.flat()
+        shares = self.data.split_seed is not None and len(seeds) > 1
+        return shares and is_plain and not grows
+
+    def check_ensemble(self, seeds: Sequence[int]) -> None:
+        """Refuse seeds whose models cannot be averaged."""
+        if not self.is_ensemble(seeds):
+            raise ConfigError(
+                "An ensemble is made of the networks that lessvfl makes itself. Got "
+                f"method {self.method}, or networks of your own."
+            )
 
     def flat(self) -> dict[str, Any]:
         """Return all settings by name."""
