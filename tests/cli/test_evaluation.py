@@ -284,3 +284,17 @@ def test_the_documentation_has_every_field(run_cli, a_run):
                     found.add(name)
     section = read("evaluate.md").split("| field |")[1]
     assert found == set(named_rows(section))
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_scores_come_with_intervals_around_them(run_cli, a_run, task):
+    folder, path = a_run(task)
+    found = run_cli("evaluate", folder, path, "--json").json
+    assert found["intervals"]
+    for name, ends in found["intervals"].items():
+        assert ends["low"] <= found[name] <= ends["high"]
+        assert ends["low"] < ends["high"]
+    name = "r2" if task == "regression" else "auc"
+    ends = found["intervals"][name]
+    said = run_cli("evaluate", folder, path).out
+    assert f"({ends['low']:.4f} to {ends['high']:.4f})" in said

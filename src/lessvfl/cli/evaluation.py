@@ -144,9 +144,13 @@ def _print(found: Mapping[str, Any]) -> None:
     for score, words in RATED.items():
         if score in found:
             text = _number(found[score])
+            if ends := found["intervals"].get(score):
+                text += f" ({_number(ends['low'])} to {_number(ends['high'])})"
             if found[score] is None:
                 text = f"not defined: {found['undefined'].get(score)}"
             typer.echo(f"{words}: {text}")
+    if any(found["intervals"].values()):
+        results.say("In brackets: 95 % intervals by the choice of rows.")
     if (level := found["baseline"].get("accuracy")) is not None:
         typer.echo(f"accuracy of always the most frequent class: {level:.4f}")
     for key, words in CELLS.items():

@@ -111,12 +111,16 @@ def _headline(found: EvaluationNumbers) -> str:
 
 
 def _cards(found: EvaluationNumbers) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the key numbers: label, value, nothing, and what guesses have."""
+    """Yield the key numbers: label, value, nothing, interval and what guesses have."""
     for name, words in CARDS.items():
         if name in found:
             level = found["baseline"].get(name)
-            detail = "" if level is None else f"one answer for all: {level:.3f}"
-            yield capital(words), _number(found[name]), "", detail
+            said = []
+            if ends := found["intervals"].get(name):
+                said.append(f"95 %: {ends['low']:.3f} to {ends['high']:.3f}")
+            if level is not None:
+                said.append(f"one answer for all: {level:.3f}")
+            yield capital(words), _number(found[name]), "", "; ".join(said)
     if found.get("lift"):
         first = found["lift"][0]
         detail = f"{first['captured']:.0%} of '{found['positive']}' in it"

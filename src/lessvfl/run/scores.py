@@ -7,13 +7,14 @@ besides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lessvfl.core.bootstrap import ResampledRows, score_intervals
 from lessvfl.core.metrics import (
     constant,
     decision_offsets,
@@ -87,6 +88,18 @@ def scores_of(rows: ScoredRows) -> dict[str, Any]:
             why.setdefault(score, "the predictions are too far from the labels")
     level = {score: defined(value) for score, value in same.items()}
     return found | {"baseline": level, "undefined": why}
+
+
+def intervals_of(
+    rows: ScoredRows, scores: Mapping[str, float | None]
+) -> dict[str, dict[str, float] | None]:
+    """Return by score where it may be by the choice of rows, as runs have it."""
+    z, offsets = torch.as_tensor(rows.z), None
+    if rows.task != "regression":
+        offsets = torch.tensor(decision_offsets(rows.threshold, z.shape[1]))
+    y = torch.as_tensor(rows.y)
+    own = ResampledRows(y, rows.task, rows.positive, offsets)
+    return score_intervals(own, [z], [scores], lead="")[0]
 
 
 # ------------------------------------------------------------------------------- scores

@@ -22,7 +22,7 @@ from lessvfl.run.decide.scored import ScoredRows
 from lessvfl.run.decide.sources import Labelled, Scoring, score
 from lessvfl.run.folder import keep_decision, kept_decision
 from lessvfl.run.record import RunRecord
-from lessvfl.run.scores import scores_of
+from lessvfl.run.scores import intervals_of, scores_of
 from lessvfl.terms import listed
 
 FITTED = ("auc", "brier", "calibration_error")  # what a recalibration may change
@@ -96,6 +96,7 @@ def evaluate(rows: ScoredRows, asked: Asked, by: str | None = None) -> dict[str,
     if asked.aim is not None:
         fitting.check_task(rows, "A cut-off", of_two=True)
     found = scores_of(rows)
+    found["intervals"] = intervals_of(rows, found)
     ranks = ranking(rows)
     found |= ranks
     if of_classes and (rows.y == rows.y[0]).all():
