@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -127,7 +127,13 @@ class TableOptions:
         """Return the columns of every feature that has several, None where none has."""
         from lessvfl import data
 
-        return self.groups and data.read_parties(self.groups, of="feature")
+        if self.groups is None or isinstance(self.groups, Mapping):
+            return self.groups
+        return data.read_parties(self.groups, of="feature")
+
+    def read_parties(self) -> Any:
+        """Return how many parties there are, their sizes, or their columns by name."""
+        return read_parties(self.parties)
 
     def read_missing_values(self) -> dict[str, list[str]]:
         """Read values that stand for a missing cell, by column."""
@@ -190,12 +196,12 @@ def whole_numbers(text: str) -> list[int] | None:
         return None
 
 
-def read_parties(text: str | None) -> Any:
+def read_parties(text: str | Mapping[str, Any] | None) -> Any:
     """Read a number, sizes as in 10,20, or a YAML file of party name -> columns."""
     from lessvfl import data
 
-    if text is None:
-        return None
+    if text is None or isinstance(text, Mapping):
+        return text
     numbers = whole_numbers(text)
     if numbers is not None:
         return numbers[0] if len(numbers) == 1 else numbers

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from lessvfl.cli import results
+from lessvfl.cli import results, run_config, start
 from lessvfl.cli.check import tell_changes
 from lessvfl.cli.options import (
     AsJson,
@@ -29,7 +29,6 @@ from lessvfl.cli.options import (
     Quiet,
     SeedsText,
     TableOptions,
-    read_parties,
     taking,
     whole_numbers,
 )
@@ -108,7 +107,7 @@ def _warn_of_rate(settings: Settings, given: Mapping[str, Any]) -> None:
 class JobOptions(TableOptions):
     """What is to be run, and on which data."""
 
-    data: Annotated[str, typer.Argument(help="A data set's name, or a file.")]
+    data: Annotated[str, typer.Argument(help="A data set's name, or a file.")] = ""
     method: MethodName = DEFAULT_METHOD
     profile: Profile = "default"
     spurious: Annotated[
@@ -138,6 +137,11 @@ class JobOptions(TableOptions):
         from lessvfl.run import profiles
         from lessvfl.run.simulate import Job
 
+        if not self.data:
+            raise ConfigError(
+                "Missing argument 'data': a data set's name or a file must be given, "
+                "here or in the file of '--config'. Got neither."
+            )
         if self.target not in (None, "paper"):
             raise ConfigError(
                 f"The '--target' option must be paper. Got {self.target!r}."
@@ -169,7 +173,7 @@ class JobOptions(TableOptions):
         job = Job(
             dataset,
             settings,
-            parties=read_parties(self.parties),
+            parties=self.read_parties(),
             spurious=_read_spurious(self.spurious),
             groups=self.read_groups(),
             device=device,
@@ -190,6 +194,7 @@ class _LoadedJob(NamedTuple):
 # ----------------------------------------------------------------------------- commands
 
 
+@run_config.from_file
 @taking(JobOptions)
 def run(
     asked: JobOptions,
@@ -206,9 +211,12 @@ def run(
         folder.claim(out)  # before the hours, not after them
     tell_changes(read.job, read.seeds[0], asked.data)
     record = _run_and_save(*read, out, quiet)
+    if out is not None:
+        run_config.write(out, asked, device=device)
     _say(record, out, as_json)
 
 
+@run_config.from_file
 @taking(JobOptions)
 def try_(
     asked: JobOptions,
@@ -241,7 +249,11 @@ def try_(
     tell_changes(read.job, read.seeds[0], asked.data)
     watch = functools.partial(terminal.show, quiet=quiet, times=False)
     how = localhost.Between(align, evaluation)
-    record = localhost.run_all(*read, out, port, tell, predict, watch, how)
+    record = localhost.run_all(
+        *read, out, port, tell, predict, watch, how, start.began()
+    )
+    if out is not None:
+        run_config.write(out, asked)
     _say(record, out, as_json)
     if out is not None and not as_json:
         results.say(f"Sides: {out / 'sides'}")
@@ -263,6 +275,8 @@ def demo(
     """Compare LESS-VFL with plain VFL, as many bytes and as published, on digits."""
     # Two processes run at a time; read when NumPy and PyTorch are loaded, below.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if not quiet:
+        start.say("a comparison on digits")
     from lessvfl import data, report
     from lessvfl.run import folder, profiles
     from lessvfl.run.record import RunRecord
@@ -350,7 +364,8 @@ def _run_and_save(
     from lessvfl.status import Status, terminal
 
     name = "" if out is None else out.name
-    status = Status(name, job.settings.method, job.dataset.name)
+    names = (name, job.settings.method, job.dataset.name)
+    status = Status(*names, begun=start.began())
     done: list[Run] = []
     try:
         with terminal.show(status, quiet=quiet, times=False):

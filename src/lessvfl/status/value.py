@@ -59,8 +59,9 @@ class Status:
     until `ended`.
 
     `run`, `method` and `data` are names to show; `parties` are those that connect, none
-    if all are in this process; `clock` returns seconds that never run backwards. At a
-    party `side` is its name, and its only party is the server.
+    if all are in this process; `clock` returns seconds that never run backwards, and
+    `begun` is when the wait for the run began, now unless given. At a party `side` is
+    its name, and its only party is the server.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Status:
         *,
         side: str = "",
         clock: Callable[[], float] = time.monotonic,
+        begun: float | None = None,
     ) -> None:
         self.advanced: Callable[[], None] = lambda: None  # called at steps and epochs
         self._names = (run, method, data)
@@ -80,8 +82,9 @@ class Status:
         self._allowance: Allowance | None = None
         self._clock = clock
         self._lock = threading.Lock()
-        self._begun = clock()
-        self._started = datetime.now(UTC)
+        now = clock()
+        self._begun = now if begun is None else begun
+        self._started = datetime.now(UTC) - timedelta(seconds=now - self._begun)
         self._ended: tuple[float, str | None] | None = None
         self._parties = {name: _PartyState(self._begun) for name in parties}
         self._seed: tuple[int, int, int] | None = None  # its place among how many
