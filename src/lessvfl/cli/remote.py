@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lessvfl.cli import check, ending, results, start
+from lessvfl.cli.options import Track, tracked
 
 # The engine's own lines say in many words what ours say in one.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -122,6 +123,7 @@ def server(
         Path | None,
         typer.Option("--status-file", help="Write the status here, as JSON."),
     ] = None,
+    track: Track = None,
 ) -> None:
     """Run a method with parties on other machines."""
     from lessvfl.remote.config import ServerConfig, read
@@ -137,6 +139,8 @@ def server(
     status = Status(*names, own.parties, begun=start.began())
     with contextlib.ExitStack() as stack:
         use_machine(own)
+        title = f"{own.method}-server"
+        finish = stack.enter_context(tracked(track, title, Path(own.out), status))
         page = None
         try:
             with listening(own, credentials) as hub, _told(status):
@@ -160,6 +164,7 @@ def server(
             raise
         results.tell_server(record)
         results.build_report(Path(own.out))
+        finish(record)
         if page is not None:
             log.info("the status page stays for %g seconds", DONE_SECONDS)
             page.stay(DONE_SECONDS)
@@ -191,6 +196,7 @@ def party(
     insecure: Insecure = False,
     log_json: LogJson = False,
     quiet: WarningsAlone = False,
+    track: Track = None,
 ) -> None:
     """Take part in a run as one party."""
     from lessvfl.remote.config import PartyConfig, read
@@ -213,16 +219,19 @@ def party(
     use_machine(own)
     for line in check.first_lines(process.own.changes(), own.data):
         log.info("%s", line)
-    with terminal.show(status, quiet=quiet, log=log if log_json else None):
-        process.serve(address)
-        status.ended()
-    _tell_party(Path(own.out))
+    with tracked(track, f"party-{name}", Path(own.out), status) as finish:
+        with terminal.show(status, quiet=quiet, log=log if log_json else None):
+            process.serve(address)
+            status.ended()
+        finish(_tell_party(Path(own.out)))
     ending.threads_hang(True)  # a thread of the engine may be about to end
 
 
-def _tell_party(folder: Path) -> None:
+def _tell_party(folder: Path) -> RunRecord:
     """Say what the run found, and write it down for the operator."""
     from lessvfl.run.record import RunRecord
 
-    results.tell_party(RunRecord.read(folder))
+    record = RunRecord.read(folder)
+    results.tell_party(record)
     results.build_report(folder)
+    return record

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -21,11 +22,11 @@ from lessvfl.cli import start
 from lessvfl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lessvfl.cli.run import JobOptions
+    from lessvfl.cli.job import JobOptions
 
 FILE_NAME = "run.yaml"
 NAMES = {"set_": "settings", "as_json": "json"}  # where a key is not its option's name
-PATHS = ("data", "data_dir", "out", "parties", "groups")
+PATHS = ("data", "data_dir", "out", "parties", "groups", "test_ids")
 ConfigOfRun = Annotated[
     Path | None,
     typer.Option("--config", help="A YAML file of options; those given here win."),
@@ -69,19 +70,25 @@ def _read(path: Path, known: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
         if key not in names:
             raise settings.unknown("option", str(key), names, f" in '{path}'")
         if value is not None:
-            is_flag = known[names[key]].default is False
-            values[names[key]] = _as_given(path, str(key), value, is_flag)
+            kind, option = get_args(known[names[key]].annotation)
+            values[names[key]] = _as_given(path, str(key), value, kind, option)
     return values
 
 
-def _as_given(path: Path, key: str, value: Any, is_flag: bool) -> Any:
+def _as_given(path: Path, key: str, value: Any, kind: Any, option: Any) -> Any:
     """Return a value of a file as the command line would give it."""
     from lessvfl.data import columns_by_name
 
-    if is_flag:
+    kinds = get_args(kind) or (kind,)
+    if bool in kinds:
         if isinstance(value, bool):
             return value
         raise _wrong(path, key, "true or false", value)
+    if int in kinds:
+        low, high = option.min or 0, option.max or sys.maxsize
+        if type(value) is int and low <= value <= high:
+            return value
+        raise _wrong(path, key, f"a whole number from {low} to {high}", value)
     if key in ("settings", "missing_values"):
         return _pairs(path, key, value)
     if isinstance(value, Mapping) and key in ("parties", "groups"):
@@ -92,11 +99,9 @@ def _as_given(path: Path, key: str, value: Any, is_flag: bool) -> Any:
     if isinstance(value, bool | Mapping | list):
         raise _wrong(path, key, "a text or a number", value)
     text = str(value)
-    if key in PATHS and (
-        Path(text).suffix or "/" in text or key in ("data_dir", "out")
-    ):
+    if key in PATHS and (Path in kinds or Path(text).suffix or "/" in text):
         whole = path.parent.absolute() / Path(text).expanduser()
-        return str(whole) if key in ("data", "parties") else whole
+        return whole if Path in kinds else str(whole)
     return text
 
 
@@ -131,6 +136,7 @@ def write(folder: Path, asked: JobOptions, **own: Any) -> None:
     values |= {
         "data": _absolute(asked.data) if Path(asked.data).suffix else asked.data,
         "data_dir": asked.data_dir and _absolute(asked.data_dir),
+        "test_ids": asked.test_ids and _absolute(asked.test_ids),
         "parties": asked.parties if not isinstance(parties, Mapping) else parties,
         "groups": asked.read_groups(),
         "missing_values": asked.read_missing_values(),

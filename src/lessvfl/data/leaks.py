@@ -157,10 +157,10 @@ def _ranks(cells: Floats) -> Floats:
             middle = np.partition(known, len(known) // 2)[len(known) // 2 :][:1]
             cells[missing[:, at], at] = middle if len(known) else 0.0
     ranks: Floats = np.empty(cells.shape)
-    for at, column in enumerate(cells.T):
+    for index, column in enumerate(cells.T):
         # scipy.stats has this, too, and takes longer to import than a check to run.
         _, places, counts = np.unique(column, return_inverse=True, return_counts=True)
-        ranks[:, at] = (np.cumsum(counts) - (counts - 1) / 2)[places]
+        ranks[:, index] = (np.cumsum(counts) - (counts - 1) / 2)[places]
     return ranks
 
 

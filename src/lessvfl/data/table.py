@@ -342,8 +342,8 @@ def arrow_column(name: str, column: Any) -> ColumnAndCells:
     types = pyarrow.types
     if types.is_dictionary(kind):
         values = column.cast(kind.value_type).to_pylist()
-        texts = [None if v is None else str(v) for v in values]
-        return Column(name, "categorical"), np.array(texts, dtype=object)
+        labels = [None if v is None else str(v) for v in values]
+        return Column(name, "categorical"), np.array(labels, dtype=object)
     if types.is_integer(kind) or types.is_floating(kind):
         return Column(name), numbers_of(column.cast(pyarrow.float64(), safe=False))
     if types.is_string(kind) or types.is_large_string(kind):

@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
 
 from lessvfl import data
 from lessvfl.data import Dataset, Frame
-from lessvfl.errors import DataError, warn
+from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.estimator import inputs
 from lessvfl.estimator.selector import ColumnSelector
 from lessvfl.estimator.views import FitViews
