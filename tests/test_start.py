@@ -152,6 +152,8 @@ def test_a_command_gives_a_sign_of_life_before_anything_heavy_is_loaded() -> Non
         ("try", "digits", "--method", "plain"): "plain on digits",
         ("demo",): "a comparison on digits",
         ("check", "t.csv"): "a look at t.csv",
+        ("export", "run"): "the model of run",
+        ("evaluate", "run", "t.csv"): "the model of run",
         ("server", "--config", "s.yaml"): "the server, s.yaml",
         ("party", "--config", "p.yaml"): "a party, p.yaml",
         ("predict", "server", "--config", "s.yaml"): "predictions, the server's side, "

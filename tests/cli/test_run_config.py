@@ -88,9 +88,26 @@ def test_options_of_the_command_line_win(place, run_cli) -> None:
 
 def test_a_try_takes_a_file_with_its_own_options(place, run_cli) -> None:
     path = place / "try.yaml"
-    path.write_text("data: digits\nalign: guess\nport: 70000\n", encoding="utf-8")
-    said = run_cli("run", "--config", path)
-    assert "Unknown option 'align'" in said.err
+    path.write_text("data: digits\nport: 70000\n", encoding="utf-8")
+    assert "Unknown option 'port'" in run_cli("run", "--config", path).err
+    said = run_cli("try", "--config", path)
+    assert "The 'port' in" in said.err
+    assert "must be a whole number from 0 to 65535. Got 70000." in said.err
+
+
+def test_test_rows_and_folds_can_be_said(place, run_cli) -> None:
+    few = OPTIONS["settings"]
+    own = {"data": "t.csv", "label": "y", "method": "plain", "quiet": True}
+    own |= {"settings": {"train_epochs": few["train_epochs"]}, "folds": 2}  # type: ignore[index]
+    path = place / "folds.yaml"
+    path.write_text(yaml.safe_dump(own), encoding="utf-8")
+    out = place / "run"
+    said = run_cli("run", "--config", path, "--out", out)
+    assert said.code == 0, said.err
+    assert len(RunRecord.read(out).runs) == 2
+    again = run_cli("run", "--config", out / "run.yaml", "--out", place / "again", "-q")
+    assert again.code == 0, again.err
+    assert numbers_of(place / "again") == numbers_of(out)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +123,7 @@ def test_a_try_takes_a_file_with_its_own_options(place, run_cli) -> None:
         ("- a", "The config file 'own.yaml' must hold names and values. Got list."),
         ("method: plain", "a data set's name or a file must be given"),
         ("data: digits\nsettings: {batch_size: 0}", "'batch_size' setting must be"),
+        ("folds: many", "The 'folds' in 'own.yaml' must be a whole number from 0 to"),
         ("data: digits\nseeds: x", "'--seeds' option must be whole numbers"),
     ],
 )

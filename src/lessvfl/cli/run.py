@@ -115,7 +115,7 @@ def try_(
     title = f"{read.job.settings.method}-{read.job.dataset.name}"
     with tracked(track, title, out) as finish:
         record = localhost.run_all(
-            *read, out, port, tell, predict, watch, how, start.began()
+            *read, out, port, tell, predict, watch, how, begun=start.began()
         )
         if out is not None:
             run_config.write(out, asked)

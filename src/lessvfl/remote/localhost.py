@@ -61,6 +61,7 @@ def run_all(
     predict: bool,
     watch: ShowStatus,
     how: Between,
+    *,
     begun: float | None = None,
 ) -> RunRecord:
     """Run every seed between processes, one after the other, and return the record.
