@@ -408,7 +408,8 @@ def test_run_folder(run_cli, tmp_path):
     assert result.out.count("\n") == 1
     names = sorted(path.name for path in folder.iterdir())
     features, networks, *others = names
-    assert (features, *others) == ("features.csv", "record.jsonl", "report.html")
+    assert features == "features.csv"
+    assert others == ["record.jsonl", "report.html", "run.yaml"]
     assert networks.startswith("networks-")
     assert not list(folder.rglob("*.partial"))
     record = RunRecord.read(folder)
