@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -132,6 +133,11 @@ def until(is_so: Callable[[], object], seconds: float = 120.0) -> None:
         time.sleep(0.01)
 
 
+def after_start(err: str) -> str:
+    """Return what a command wrote after its sign of life."""
+    return re.sub(r"\A(\S+ )?lessvfl \S+ is starting: .*\n", "", err)
+
+
 @pytest.fixture
 def run_cli(monkeypatch, capsys) -> Cli:
     """Return a function that runs one command in this process."""
@@ -144,7 +150,7 @@ def run_cli(monkeypatch, capsys) -> Cli:
             app.main()
         out, err = capsys.readouterr()
         code = ending.value.code
-        return Result(code if isinstance(code, int) else 0, out, err)
+        return Result(code if isinstance(code, int) else 0, out, after_start(err))
 
     return run
 

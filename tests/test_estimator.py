@@ -13,6 +13,7 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_breast_cancer
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
@@ -521,7 +522,8 @@ def test_kept_columns_of_a_frame_come_back_as_they_were(library):
     kept = model.get_feature_names_out().tolist()
     assert "day" in kept
     assert "stay" not in kept  # durations are left out
-    plain = model.transform(X)
+    assert model.transform(X).equals(X[kept])
+    plain = clone(model).set_output(transform="default").fit(X, y).transform(X)
     assert plain.dtype == object
     assert plain.shape == (60, len(kept))
     back = model.inverse_transform(plain)
@@ -558,6 +560,40 @@ def test_frames_with_dates_and_categories_go_through_pipelines(library, output, 
     assert some.fit_transform(X, y).shape == (60, len(names))
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars", "arrow"])
+def test_encoded_columns_go_into_any_estimator(library):
+    """Categories and dates become numbers, each with a name; frames if asked for."""
+    table, y = records()
+    table = table[["number", "day", "ward", "count", "smokes"]]
+    X = {"pandas": table, "polars": pl.from_pandas(table)}.get(library)
+    X = pa.Table.from_pandas(table) if X is None else X
+    model = LessVFLClassifier(encode=True, **FAST)
+    pipeline = make_pipeline(model, LogisticRegression()).fit(X, y)
+    assert pipeline.score(X, y) > 0.9
+    names = pipeline[:-1].get_feature_names_out().tolist()
+    assert {"number", "day_weekday", "ward_a", "ward_b", "smokes"} <= {*names}
+    cells = pipeline[0].transform(X)
+    assert (cells.dtype, cells.shape) == (np.float64, (60, len(names)))
+    ward = cells[:, names.index("ward_a")]
+    assert (ward == (table["ward"] == "a")).all()
+    framed = pipeline[0].set_output(transform="pandas").transform(X)
+    assert framed.columns.tolist() == names
+    assert (framed.to_numpy() == cells).all()
+    with pytest.raises(LessVFLError, match="'encode' must be False"):
+        pipeline[0].inverse_transform(cells)
+
+
+def test_a_pipeline_on_categories_of_a_frame():
+    """The next one sees the categories that were declared."""
+    table, y = records()
+    trees = HistGradientBoostingClassifier(categorical_features="from_dtype")
+    pipeline = make_pipeline(LessVFLClassifier(**FAST), trees)
+    X = table[["number", "ward", "smokes"]]
+    pipeline.fit(X, y)
+    assert pipeline[-1].is_categorical_.tolist() == [False, True, False]
+    assert pipeline.score(X, y) > 0.9
+
+
 def test_a_warning_is_given_once_for_all_folds_and_at_the_line_that_asked():
     X = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 3)), columns=[*"abc"])
     y = np.arange(200) % 2
@@ -574,11 +610,12 @@ def test_numbers_of_a_frame_come_back_as_numbers():
     """What is removed does not make objects of what is kept."""
     table, y = records()
     X = table[["number", "smokes", "count", "stay"]]
-    found = LessVFLClassifier(**FAST).fit(X, y).transform(X)
+    model = LessVFLClassifier(**FAST).set_output(transform="default")
+    found = model.fit(X, y).transform(X)
     assert found.dtype == np.float64
     assert np.isnan(found[2, 2])
     whole = pd.DataFrame({"a": np.arange(60) + 2**60, "b": np.arange(60)})
-    found = LessVFLClassifier(**FAST).fit(whole, y).transform(whole)
+    found = model.fit(whole, y).transform(whole)
     assert (found == whole.to_numpy()).all()
 
 

@@ -57,6 +57,8 @@ ONLY_IN: dict[str, set[str]] = {
     "sklearn": {"bench", "data", "estimator", "run.decide", "run.scores"},
     "matplotlib": {"report", "bench.pages"},
     "pyarrow": {"data", "wire.flight"},
+    "mlflow": {"report.tracking"},
+    "tensorboard": {"report.tracking"},
     "nvflare": {"remote.flare_files", "remote.nvflare", "wire.nvflare"},
     "yaml": {"data", "remote"},
     "msgspec": {"remote.config", "remote.policy", "settings", "wire"},

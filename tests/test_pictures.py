@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lessvfl import data
-from lessvfl.cli.run import DEFAULT_METHOD
+from lessvfl.cli.job import DEFAULT_METHOD
 from lessvfl.run import experiment, profiles
 from lessvfl.run.simulate import Job
 from lessvfl_bench.shapes import held_out, run

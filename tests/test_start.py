@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import lessvfl
+
 START = """
 import json, os, sys, traceback
 def loaded(*names): assert not (found := {*names} & {*sys.modules}), found
@@ -95,3 +97,76 @@ def test_nothing_is_loaded_or_needed_before_its_time(
         [sys.executable, "-c", START, checks], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+READ = """
+from pathlib import Path
+from lessvfl import data
+read = data.load("mixed.csv", label="y")
+kinds = [column.kind for column in read.X.columns]
+assert kinds == ["numeric", "categorical", "date", "numeric", "boolean"], kinds
+data.write_table(Path("p.csv"), {"id": ["a", None], "p": [0.5, None]})
+data.write_columns(Path("c.parquet"), read.X, numpy.arange(200))
+loaded("pandas", "scipy.stats")
+"""
+SIGNS = """
+import json, os, sys
+from lessvfl import cli
+from lessvfl.cli import app
+sys.modules["torch"] = sys.modules["numpy"] = None  # importing is an error
+for words in json.loads(sys.argv.pop()):
+    if (child := os.fork()) == 0:
+        sys.argv = ["lessvfl", *words]
+        try:
+            cli.main()
+        finally:
+            sys.stderr.flush()
+            os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_table_is_read_and_written_without_pandas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        f'{i / 7:.3f},{"xyz"[i % 3]},{1 + i % 28}/0{1 + i % 9}/2024,"-$1,{i:03d}.5",'
+        f"{('yes', 'no', '')[i % 3]},{i % 2}"
+        for i in range(200)
+    ]
+    text = "\n".join(["a,kind,when,money,truth,y", *lines])
+    Path("mixed.csv").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", START, json.dumps([READ])],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path("p.csv").read_text() == '"id","p"\n"a",0.5\n,\n'
+
+
+def test_a_command_gives_a_sign_of_life_before_anything_heavy_is_loaded() -> None:
+    signs = {
+        ("run", "digits"): "less-vfl-auto on digits",
+        ("try", "digits", "--method", "plain"): "plain on digits",
+        ("demo",): "a comparison on digits",
+        ("check", "t.csv"): "a look at t.csv",
+        ("export", "run"): "the model of run",
+        ("evaluate", "run", "t.csv"): "the model of run",
+        ("server", "--config", "s.yaml"): "the server, s.yaml",
+        ("party", "--config", "p.yaml"): "a party, p.yaml",
+        ("predict", "server", "--config", "s.yaml"): "predictions, the server's side, "
+        "s.yaml",
+        ("predict", "party", "--config", "p.yaml"): "predictions, a party's side, "
+        "p.yaml",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNS, json.dumps(list(signs))],
+        capture_output=True,
+        text=True,
+    )
+    said = [line for line in done.stderr.splitlines() if "is starting" in line]
+    assert len(said) == len(signs)
+    for line, what in zip(said, signs.values(), strict=True):
+        assert line.endswith(f"lessvfl {lessvfl.__version__} is starting: {what}")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lessvfl.run.profiles import resolve
     from lessvfl.run.reasons import explain
     from lessvfl.run.simulate import Job, Replica, simulate
+    from lessvfl.terms import Progress
 
 __version__ = "0.1.0"
 
@@ -20,6 +21,7 @@ __all__ = [
     "Job",
     "LessVFLClassifier",
     "LessVFLRegressor",
+    "Progress",
     "Replica",
     "__version__",
     "explain",
@@ -34,6 +36,7 @@ _HOMES = {
     "Job": "lessvfl.run.simulate",
     "LessVFLClassifier": "lessvfl.estimator",
     "LessVFLRegressor": "lessvfl.estimator",
+    "Progress": "lessvfl.terms",
     "Replica": "lessvfl.run.simulate",
     "explain": "lessvfl.run.reasons",
     "load": "lessvfl.run.folder",

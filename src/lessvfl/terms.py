@@ -218,7 +218,11 @@ Observer = Callable[[Event], None]
 
 
 class Progress(Protocol):
-    """Whom a run tells how far it is; `lessvfl.status.Status` is one."""
+    """Whom a run tells how far it is: what the library shows and tracks, or your own.
+
+    Each is called in the thread of the run, some times a second at most, and should
+    return soon. `lessvfl.status.Status` is one, and tells its `followers`.
+    """
 
     def begin_seed(self, seed: int, number: int, n_seeds: int) -> None:
         """Learn that the run of a seed begins, the `number`-th of `n_seeds`."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import after_start
 
 from lessvfl.errors import DataError
 from lessvfl.run.record import RunRecord
@@ -319,6 +320,6 @@ def test_bad_input_from_a_shell(room, forks):
     process = forks.start(*command)
     out, err = process.communicate()
     assert (process.returncode, out) == (2, "")
-    (line,) = err.splitlines()
+    (line,) = after_start(err).splitlines()
     assert line.startswith("lessvfl: ")
     assert all(word in line for word in words)

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from tests.report.conftest import fake_record
 
 import lessvfl
 from lessvfl import data, methods
-from lessvfl.cli import app
+from lessvfl.cli import app, start
 from lessvfl.errors import LessVFLWarning
 from lessvfl.report import pixels
 from lessvfl.report.finding import finding
@@ -343,6 +344,12 @@ def test_plain_lines_where_there_is_no_terminal(run_cli):
     assert re.fullmatch(r"done in \d+ s", last)
 
 
+def test_seconds_count_from_the_start_of_the_process(run_cli, monkeypatch):
+    monkeypatch.setattr(start, "_began", time.monotonic() - 1000)
+    result = run_cli(*run_of(lam_party=1))
+    assert re.fullmatch(r"done in 16 min \d+ s", result.err.splitlines()[-1])
+
+
 def test_seeds_that_run_one_after_the_other_have_their_number(run_cli):
     short = ("--set", "train_epochs=1", "--set", "shadows=20")
     result = run_cli("run", "breast-cancer", "--seeds", "5,3", *short)
@@ -401,7 +408,8 @@ def test_run_folder(run_cli, tmp_path):
     assert result.out.count("\n") == 1
     names = sorted(path.name for path in folder.iterdir())
     features, networks, *others = names
-    assert (features, *others) == ("features.csv", "record.jsonl", "report.html")
+    assert features == "features.csv"
+    assert others == ["record.jsonl", "report.html", "run.yaml"]
     assert networks.startswith("networks-")
     assert not list(folder.rglob("*.partial"))
     record = RunRecord.read(folder)

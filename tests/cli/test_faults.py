@@ -114,7 +114,7 @@ def test_an_error_before_the_first_seed_leaves_the_run_before(
 def test_seeds_of_a_try_that_were_over_are_kept(run_cli, table, tmp_path, monkeypatch):
     """Planted noise gives every seed processes of its own; here they are none."""
 
-    def no_second(job, seeds, place, port, watch, how):
+    def no_second(job, seeds, *_):
         if 1 in seeds:
             raise ConfigError("Party 'party0' ended early: it must not. Got it.")
         return [run.numbers for run in simulate.simulate(job, seeds)]
@@ -133,7 +133,7 @@ def test_seeds_of_a_try_that_were_over_are_kept(run_cli, table, tmp_path, monkey
 def test_a_page_of_a_try_that_fails_loses_nothing(
     run_cli, table, tmp_path, monkeypatch
 ):
-    def in_one_process(job, seeds, place, port, watch, how):
+    def in_one_process(job, seeds, *_):
         return [run.numbers for run in simulate.simulate(job, seeds)]
 
     monkeypatch.setattr(localhost, "run", in_one_process)

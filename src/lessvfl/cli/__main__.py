@@ -1,6 +1,6 @@
 """``python -m lessvfl.cli``."""
 
-from lessvfl.cli.app import main
+from lessvfl.cli import process
 
 if __name__ == "__main__":
-    main()
+    process()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lessvfl.cli import results
+from lessvfl.cli import results, start
 from lessvfl.cli.options import (
     AsJson,
     TableOptions,
@@ -46,6 +46,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Say all that a run would refuse, change or leave out in a table."""
+    if not as_json:
+        start.say(f"a look at {config or file or 'nothing'}")
     from lessvfl import __version__, data
     from lessvfl.data.check import check_table
     from lessvfl.errors import ConfigError

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import os
 import sys
+import threading
 import traceback
 from typing import Any, NoReturn
 
@@ -91,6 +93,24 @@ def leave(error: BaseException) -> NoReturn:
             stream.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def end_at_once(error: SystemExit) -> None:
+    """End the process without taking PyTorch and the engine apart: up to 3 seconds.
+
+    What was to be called at its end is called. A thread that must be waited for, or a
+    stream that cannot be written to, leaves the end to Python.
+    """
+    others = [one for one in threading.enumerate() if not one.daemon]
+    if others != [threading.main_thread()]:
+        return
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except OSError:
+        return
+    os._exit(exit_code(error))
 
 
 def exit_code(error: BaseException) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lessvfl.cli import results
+from lessvfl.cli import results, start
 from lessvfl.cli.options import (
     AsJson,
     InferenceName,
@@ -94,6 +94,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Score the model of a run on rows with labels, and choose how it decides."""
+    if not as_json:
+        start.say(f"the model of {folder}")
     from lessvfl import report
     from lessvfl.errors import warn
     from lessvfl.run.decide.cut_offs import read_aim

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lessvfl.cli import results
+from lessvfl.cli import results, start
 from lessvfl.cli.options import SeedNumber, TrustCode
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def export(
     trust_code: TrustCode = False,
 ) -> None:
     """Write the networks of a run with their preparation of columns, and a card."""
+    start.say(f"the model of {folder}")
     from lessvfl import report
     from lessvfl.run import profiles
     from lessvfl.run.export import check_format, export_model

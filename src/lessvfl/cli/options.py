@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,8 @@ from lessvfl.errors import ConfigError
 
 if TYPE_CHECKING:
     from lessvfl.core.hidden_paths import Inference
+    from lessvfl.run.record import RunRecord
+    from lessvfl.status import Status
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 AsJson = Annotated[
@@ -40,6 +43,10 @@ TrustCode = Annotated[
     bool,
     typer.Option("--trust-code", help="Run the network code that the folder names."),
 ]
+Track = Annotated[
+    str | None,
+    typer.Option("--track", help="Also write it into a store: mlflow or tensorboard."),
+]
 InferenceName = Annotated[
     str,
     typer.Option(
@@ -52,6 +59,23 @@ Reasons = Annotated[
         "--reasons", min=0, help="Reasons to give for each row; 0: no explanation."
     ),
 ]
+
+
+@contextlib.contextmanager
+def tracked(
+    store: str | None, title: str, out: Path | None, status: Status | None = None
+) -> Iterator[Callable[[RunRecord], None]]:
+    """Track what happens in the block, if asked to; yield what is told its record."""
+    if store is None:
+        yield lambda record: None
+        return
+    from lessvfl.report import tracking
+
+    folder = Path(title) if out is None else out
+    with tracking.tracked(store, title, folder / "tensorboard") as follower:
+        if status is not None:
+            status.followers.append(follower)
+        yield lambda record: follower.finish(record, out)
 
 
 def read_inference(name: str) -> Inference:
@@ -127,7 +151,13 @@ class TableOptions:
         """Return the columns of every feature that has several, None where none has."""
         from lessvfl import data
 
-        return self.groups and data.read_parties(self.groups, of="feature")
+        if self.groups is None or isinstance(self.groups, Mapping):
+            return self.groups
+        return data.read_parties(self.groups, of="feature")
+
+    def read_parties(self) -> Any:
+        """Return how many parties there are, their sizes, or their columns by name."""
+        return read_parties(self.parties)
 
     def read_missing_values(self) -> dict[str, list[str]]:
         """Read values that stand for a missing cell, by column."""
@@ -190,12 +220,12 @@ def whole_numbers(text: str) -> list[int] | None:
         return None
 
 
-def read_parties(text: str | None) -> Any:
+def read_parties(text: str | Mapping[str, Any] | None) -> Any:
     """Read a number, sizes as in 10,20, or a YAML file of party name -> columns."""
     from lessvfl import data
 
-    if text is None:
-        return None
+    if text is None or isinstance(text, Mapping):
+        return text
     numbers = whole_numbers(text)
     if numbers is not None:
         return numbers[0] if len(numbers) == 1 else numbers

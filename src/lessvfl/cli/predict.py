@@ -43,6 +43,7 @@ AdminTokenFile = Annotated[
 
 
 @app.command()
+@remote.logged("predictions, the server's side")
 def server(
     config: ConfigFile,
     insecure: Insecure = False,
@@ -100,7 +101,7 @@ def server(
         listener = None
         if http is not None:  # before anybody is asked for anything
             listener = stack.enter_context(address.listen(http, "the service"))
-        remote.start(own, log_json, stack, quiet)
+        remote.use_machine(own)
         with remote.listening(own, credentials) as hub:
             predictor = Predictor(
                 own,
@@ -171,6 +172,7 @@ def _serve(
 
 
 @app.command()
+@remote.logged("predictions, a party's side")
 def party(
     config: ConfigFile,
     insecure: Insecure = False,
@@ -196,7 +198,7 @@ def party(
     address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         stack.callback(process.close)
-        remote.start(own, log_json, stack, quiet)
+        remote.use_machine(own)
         log.info("dials %s, and answers what it asks", own.server)
         dial.serve(address, process.hello(), process.handle, patience=own.wait)
         log.info("the server has ended the predictions")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lessvfl.cli import check, ending, results
+from lessvfl.cli import check, ending, results, start
+from lessvfl.cli.options import Track, tracked
 
 # The engine's own lines say in many words what ours say in one.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -42,23 +44,34 @@ LogJson = Annotated[
 WarningsAlone = Annotated[bool, typer.Option("--quiet", "-q", help="Warnings alone.")]
 
 
-def start(
-    config: Common, log_json: bool, stack: contextlib.ExitStack, quiet: bool = False
-) -> None:
-    """Set up logs, threads and memory."""
+def logged(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Set up the logs of a command; their first line is written at once."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def call(*, config: Path, log_json: bool, quiet: bool, **given: Any) -> None:
+            from lessvfl.remote.logs import LineHandler, json_logs
+
+            level = logging.WARNING if quiet else logging.INFO
+            with json_logs() if log_json else contextlib.nullcontext():
+                if not log_json:
+                    form = "%(message)s"
+                    lines = [LineHandler()]
+                    logging.basicConfig(level=level, format=form, handlers=lines)
+                log.info("%s", start.words(f"{what}, {config}"))
+                command(config=config, log_json=log_json, quiet=quiet, **given)
+
+        return call
+
+    return decorate
+
+
+def use_machine(config: Common) -> None:
+    """Set up threads and memory."""
     from lessvfl.core.device import keep_freed_memory, use_threads
-    from lessvfl.remote.logs import LineHandler, json_logs
 
     use_threads(config.threads)
     keep_freed_memory()
-    if log_json:
-        stack.enter_context(json_logs())
-    else:
-        logging.basicConfig(
-            level=logging.WARNING if quiet else logging.INFO,
-            format="%(message)s",
-            handlers=[LineHandler()],
-        )
 
 
 def listen(own: ServerConfig, credentials: Credentials | None) -> FlightHub:
@@ -97,6 +110,7 @@ def _close(hub: Hub, error: BaseException | None = None) -> None:
     ending.threads_hang(not hub.close(error))
 
 
+@logged("the server")
 def server(
     config: ConfigFile,
     resume: Annotated[
@@ -109,6 +123,7 @@ def server(
         Path | None,
         typer.Option("--status-file", help="Write the status here, as JSON."),
     ] = None,
+    track: Track = None,
 ) -> None:
     """Run a method with parties on other machines."""
     from lessvfl.remote.config import ServerConfig, read
@@ -121,9 +136,11 @@ def server(
     table = LabelTable.load(own)
     credentials = server_credentials(own, insecure)
     names = (Path(own.out).name, own.method, Path(own.data).name)
-    status = Status(*names, own.parties)
+    status = Status(*names, own.parties, begun=start.began())
     with contextlib.ExitStack() as stack:
-        start(own, log_json, stack, quiet)
+        use_machine(own)
+        title = f"{own.method}-server"
+        finish = stack.enter_context(tracked(track, title, Path(own.out), status))
         page = None
         try:
             with listening(own, credentials) as hub, _told(status):
@@ -147,6 +164,7 @@ def server(
             raise
         results.tell_server(record)
         results.build_report(Path(own.out))
+        finish(record)
         if page is not None:
             log.info("the status page stays for %g seconds", DONE_SECONDS)
             page.stay(DONE_SECONDS)
@@ -172,11 +190,13 @@ def _scores(record: RunRecord) -> dict[int, tuple[str, float]]:
     }
 
 
+@logged("a party")
 def party(
     config: ConfigFile,
     insecure: Insecure = False,
     log_json: LogJson = False,
     quiet: WarningsAlone = False,
+    track: Track = None,
 ) -> None:
     """Take part in a run as one party."""
     from lessvfl.remote.config import PartyConfig, read
@@ -188,27 +208,30 @@ def party(
 
     own = read(PartyConfig, config)
     name, credentials = party_identity(own, insecure)
-    status = Status(Path(own.out).name, "", Path(own.data).name, [SERVER], side=name)
+    names = (Path(own.out).name, "", Path(own.data).name)
+    status = Status(*names, [SERVER], side=name, begun=start.began())
     process = PartyProcess.load(name, own, status)
     if process.has_finished:
         results.say(f"The run in '{own.out}' is over; another needs another 'out'.")
         _tell_party(Path(own.out))
         return
     address = flight.Address(own.server, credentials, own.server_name)
-    with contextlib.ExitStack() as stack:
-        start(own, log_json, stack, quiet)
-        for line in check.first_lines(process.own.changes(), own.data):
-            log.info("%s", line)
+    use_machine(own)
+    for line in check.first_lines(process.own.changes(), own.data):
+        log.info("%s", line)
+    with tracked(track, f"party-{name}", Path(own.out), status) as finish:
         with terminal.show(status, quiet=quiet, log=log if log_json else None):
             process.serve(address)
             status.ended()
-        _tell_party(Path(own.out))
+        finish(_tell_party(Path(own.out)))
     ending.threads_hang(True)  # a thread of the engine may be about to end
 
 
-def _tell_party(folder: Path) -> None:
+def _tell_party(folder: Path) -> RunRecord:
     """Say what the run found, and write it down for the operator."""
     from lessvfl.run.record import RunRecord
 
-    results.tell_party(RunRecord.read(folder))
+    record = RunRecord.read(folder)
+    results.tell_party(record)
     results.build_report(folder)
+    return record

@@ -11,36 +11,29 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lessvfl.cli import results
+from lessvfl.cli import results, run_config, start
 from lessvfl.cli.check import tell_changes
+from lessvfl.cli.job import DEFAULT_METHOD, JobOptions
 from lessvfl.cli.options import (
     AsJson,
-    DataDir,
     Device,
-    MethodName,
-    Profile,
     Quiet,
-    SeedsText,
-    TableOptions,
-    read_parties,
+    Track,
     taking,
-    whole_numbers,
+    tracked,
 )
-from lessvfl.errors import ConfigError, DivergenceError, ProtocolError, warn
+from lessvfl.errors import DivergenceError, ProtocolError
 
 if TYPE_CHECKING:
-    from lessvfl.run.profiles import Settings
     from lessvfl.run.record import RunRecord
     from lessvfl.run.simulate import Job
-
-DEFAULT_METHOD = "less-vfl-auto"  # methods.DEFAULT, without loading it for --help
+    from lessvfl.status import Status
 
 RunFolder = Annotated[
     Path | None, typer.Option("--out", help="Run folder: record, networks, report.")
@@ -53,164 +46,39 @@ TryFolder = Annotated[
 ]
 
 
-# ------------------------------------------------------------------------------ reading
-
-
-def _read_seeds(text: str) -> list[int]:
-    seeds = whole_numbers(text)
-    if seeds is None:
-        raise ConfigError(
-            f"The '--seeds' option must be whole numbers as in 0,1,2. Got {text!r}."
-        )
-    return seeds
-
-
-def _read_spurious(text: str) -> Any:
-    try:
-        shares = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(
-            "The '--spurious' option must be a share as in 0.5, or one for each party "
-            f"as in 0.8,0.25,0.1,0. Got {text!r}."
-        ) from None
-    return shares[0] if len(shares) == 1 else shares
-
-
-def _read_settings(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split KEY=VALUE pairs into settings and (``data.KEY``) options of a data set."""
-    found: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"'--set' must be given as KEY=VALUE. Got {pair!r}.")
-        found[name.strip()] = value.strip()
-    if "task" in found:
-        raise ConfigError(
-            "What labels are is said by '--task', as in --task regression. Got it as "
-            f"a setting: --set task={found['task']}."
-        )
-    options = {k[5:]: v for k, v in found.items() if k.startswith("data.")}
-    return {k: v for k, v in found.items() if not k.startswith("data.")}, options
-
-
-def _warn_of_rate(settings: Settings, given: Mapping[str, Any]) -> None:
-    """Say that trees, unless networks select for them, have no learning rate."""
-    own = settings.flat()
-    if "learning_rate" in given and "trees" in own and "pretrain_epochs" not in own:
-        other = "; 'shrinkage' is that of its trees" if "shrinkage" in own else ""
-        warn(
-            f"The 'learning_rate' setting is of networks and changes nothing with "
-            f"method {settings.method}{other}."
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobOptions(TableOptions):
-    """What is to be run, and on which data."""
-
-    data: Annotated[str, typer.Argument(help="A data set's name, or a file.")]
-    method: MethodName = DEFAULT_METHOD
-    profile: Profile = "default"
-    spurious: Annotated[
-        str, typer.Option(help="Planted noise: 0.5, or by party 0.8,0.25,0.1,0.")
-    ] = "0"
-    seeds: SeedsText = "0"
-    folds: Annotated[
-        int | None,
-        typer.Option(help="Cross-validate: parts of the rows, each the test of a run."),
-    ] = None
-    ensemble: Annotated[
-        bool,
-        typer.Option("--ensemble", help="Seeds share their rows and predict together."),
-    ] = False
-    data_dir: DataDir = None
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any setting: KEY=VALUE; 'data.KEY' for synthetic."),
-    ] = None
-    target: Annotated[
-        str | None, typer.Option(help="'paper': also give the cost to its target.")
-    ] = None
-
-    def read(self, device: str) -> _LoadedJob:
-        """Read what the options say, and load the data."""
-        from lessvfl import data
-        from lessvfl.run import profiles
-        from lessvfl.run.simulate import Job
-
-        if self.target not in (None, "paper"):
-            raise ConfigError(
-                f"The '--target' option must be paper. Got {self.target!r}."
-            )
-        given, options = _read_settings(self.set_ or [])
-        overrides: dict[str, Any] = {**given}
-        if self.missing_values:
-            if "missing_values" in overrides:
-                raise ConfigError(
-                    "Values that stand for a missing cell must be given by "
-                    "'--missing-values' or by '--set missing_values=...'. Got both."
-                )
-            overrides["missing_values"] = self.read_missing_values()
-        if self.folds is not None:
-            if "folds" in overrides:
-                raise ConfigError(
-                    "Folds must be given by '--folds' or by '--set folds=...'. Got "
-                    "both."
-                )
-            overrides["folds"] = self.folds
-        seeds = _read_seeds(self.seeds)
-        if self.ensemble:
-            overrides |= data.ensemble_rows(seeds, overrides)
-        dataset = data.load(
-            self.data, data_dir=self.data_dir, options=options or None, **self.columns
-        )
-        settings = profiles.resolve(self.method, self.profile, dataset, overrides)
-        if self.ensemble:
-            settings.check_ensemble(seeds)
-        _warn_of_rate(settings, given)
-        job = Job(
-            dataset,
-            settings,
-            parties=read_parties(self.parties),
-            spurious=_read_spurious(self.spurious),
-            groups=self.read_groups(),
-            device=device,
-        )
-        seeds = data.fold_seeds(seeds, settings.data.folds)
-        return _LoadedJob(job, seeds, options, self.target is not None)
-
-
-class _LoadedJob(NamedTuple):
-    """A job, its seeds, the options of its data set, and whether a target is asked."""
-
-    job: Job
-    seeds: list[int]
-    options: dict[str, str]
-    target: bool
-
-
 # ----------------------------------------------------------------------------- commands
 
 
+@run_config.from_file
 @taking(JobOptions)
 def run(
     asked: JobOptions,
     device: Device = "auto",
     out: RunFolder = None,
+    track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a method on a data set or on a table of your own."""
     from lessvfl.run import folder
+    from lessvfl.status import Status
 
     read = asked.read(device)
+    job = read.job
     if out is not None:
         folder.claim(out)  # before the hours, not after them
-    tell_changes(read.job, read.seeds[0], asked.data)
-    record = _run_and_save(*read, out, quiet)
-    _say(record, out, as_json)
+    tell_changes(job, read.seeds[0], asked.data)
+    names = (job.settings.method, job.dataset.name)
+    status = Status("" if out is None else out.name, *names, begun=start.began())
+    with tracked(track, "-".join(names), out, status) as finish:
+        record = _run_and_save(*read, out, quiet, status)
+        if out is not None:
+            run_config.write(out, asked, device=device)
+        _say(record, out, as_json)
+        finish(record)
 
 
+@run_config.from_file
 @taking(JobOptions)
 def try_(
     asked: JobOptions,
@@ -227,6 +95,7 @@ def try_(
     evaluation: Annotated[
         str, typer.Option(help="When test rows are scored: epochs, end or nothing.")
     ] = "epochs",
+    track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -243,8 +112,15 @@ def try_(
     tell_changes(read.job, read.seeds[0], asked.data)
     watch = functools.partial(terminal.show, quiet=quiet, times=False)
     how = localhost.Between(align, evaluation)
-    record = localhost.run_all(*read, out, port, tell, predict, watch, how)
-    _say(record, out, as_json)
+    title = f"{read.job.settings.method}-{read.job.dataset.name}"
+    with tracked(track, title, out) as finish:
+        record = localhost.run_all(
+            *read, out, port, tell, predict, watch, how, begun=start.began()
+        )
+        if out is not None:
+            run_config.write(out, asked)
+        _say(record, out, as_json)
+        finish(record)
     if out is not None and not as_json:
         results.say(f"Sides: {out / 'sides'}")
 
@@ -265,6 +141,8 @@ def demo(
     """Compare LESS-VFL with plain VFL, as many bytes and as published, on digits."""
     # Two processes run at a time; read when NumPy and PyTorch are loaded, below.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if not quiet:
+        start.say("a comparison on digits")
     from lessvfl import data, report
     from lessvfl.run import folder, profiles
     from lessvfl.run.record import RunRecord
@@ -344,6 +222,7 @@ def _run_and_save(
     target: bool,
     out: Path | None,
     quiet: bool,
+    status: Status | None = None,
 ) -> RunRecord:
     """Run a job; once it has begun, the run folder says how it ended."""
     from lessvfl.run import experiment, folder
@@ -352,7 +231,8 @@ def _run_and_save(
     from lessvfl.status import Status, terminal
 
     name = "" if out is None else out.name
-    status = Status(name, job.settings.method, job.dataset.name)
+    names = (name, job.settings.method, job.dataset.name)
+    status = status or Status(*names, begun=start.began())
     done: list[Run] = []
     try:
         with terminal.show(status, quiet=quiet, times=False):

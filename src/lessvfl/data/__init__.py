@@ -8,10 +8,10 @@ from lessvfl.data.blocks import Blocks, equal_rows, find_blocks
 from lessvfl.data.column import Column, EncodedColumn, Finding
 from lessvfl.data.columns import changes, infer_columns, left_out_sentences, usable
 from lessvfl.data.dealing import (
+    columns_by_name,
     features_of,
     match_columns,
     read_parties,
-    yaml_problem,
 )
 from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import (
@@ -63,3 +63,4 @@ from lessvfl.data.split import ensemble_rows, fold_seeds, split_rows
 from lessvfl.data.stored import Scratch, StoredTable, open_columns
 from lessvfl.data.table import array_of, columns_at, frame_of, from_arrays, in_memory
 from lessvfl.data.test_rows import check_split, settle_test_rows
+from lessvfl.data.yaml_files import read_yaml, write_yaml

@@ -84,6 +84,16 @@ class EncodedColumn(Column):
         n_values = {"date": len(self.parts), "categorical": len(self.categories)}
         return n_values.get(self.kind, 1) + self.flag
 
+    @property
+    def encoded_names(self) -> list[str]:
+        """Return a name for each encoded column."""
+        ends = [""]
+        if self.kind == "categorical":
+            ends = [f"_{text}" for text in self.categories]
+        elif self.kind == "date":
+            ends = ["_day", "_month", "_weekday", "_days"]
+        return [f"{self.name}{end}" for end in (*ends, *["_missing"] * self.flag)]
+
     def to_json(self) -> dict[str, Any]:
         """Return the column as a value that ``json.dumps`` takes, without loss."""
         return {key: v for key, v in asdict(self).items() if key != "left_out"}

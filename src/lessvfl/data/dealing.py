@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lessvfl.data.frame import DataConfig
+from lessvfl.data.yaml_files import yaml_problem
 from lessvfl.errors import ConfigError, warn
 from lessvfl.settings import near, refuse
 from lessvfl.terms import listed, plural, stream_seed
@@ -211,24 +212,6 @@ def features_of(
     return feature_of
 
 
-UNQUOTED = re.compile(r"""^[^"'#]*?[\[,:-]\s*(![^\s,\]}"'\0]+)""", re.MULTILINE)
-
-
-def yaml_problem(error: Exception) -> str:
-    """Say what is wrong with a text that is not YAML, and in which line.
-
-    An exclusion without quotes is a tag to YAML, and named where there is one.
-    """
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return " ".join(str(error).split())
-    problem = str(getattr(error, "problem", None) or "it cannot be read")
-    if unquoted := UNQUOTED.search(mark.buffer or ""):
-        name = unquoted.group(1)
-        return f"'{name}' without quotes; write \"{name}\""
-    return f"{problem} in line {mark.line + 1}"
-
-
 def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:
     """Read a YAML file of names with their columns: ``clinic: ["lab_*", "!lab_id"]``.
 
@@ -247,6 +230,13 @@ def read_parties(path: str | Path, of: str = "party") -> dict[str, list[str]]:
             f"The file of {of} names '{path}' must be YAML. Got this: "
             f"{yaml_problem(error)}."
         ) from None
+    return columns_by_name(content, path, of)
+
+
+def columns_by_name(
+    content: Any, path: str | Path, of: str = "party"
+) -> dict[str, list[str]]:
+    """Return names with their columns, as the file at `path` has them."""
     if not isinstance(content, dict) or not content:
         raise ConfigError(
             f"The file '{path}' must map {of} names to columns. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -243,9 +244,11 @@ def write_columns(
     import pyarrow
     from pyarrow import parquet
 
+    from lessvfl.data.arrow_cells import arrow_of
+
     names = checked_names((id_column, *frame.names), None)
     cells = [_cells_to_write(frame, index) for index in range(len(frame.names))]
-    arrays = [pyarrow.array(ids), *map(pyarrow.array, cells)]
+    arrays = [arrow_of(ids), *cells]
     parquet.write_table(pyarrow.Table.from_arrays(arrays, names=names), path)
 
 
@@ -254,7 +257,9 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     import pyarrow
     from pyarrow import csv, parquet
 
-    table = pyarrow.table(dict(columns))
+    from lessvfl.data.arrow_cells import arrow_of
+
+    table = pyarrow.table({name: arrow_of(own) for name, own in columns.items()})
     if path.suffix == ".csv":
         csv.write_csv(table, path)
     else:
@@ -265,22 +270,23 @@ def _cells_to_write(frame: Frame, index: int) -> Any:
     """Return a column as it is to be read again; texts are categories by then."""
     import pyarrow
 
+    from lessvfl.data.arrow_cells import arrow_of
+
     if index in frame.text:
-        return pyarrow.array(frame.text[index], pyarrow.string()).dictionary_encode()
+        return arrow_of(frame.text[index]).cast(pyarrow.string()).dictionary_encode()
     values, kind = frame.numeric[:, index], frame.columns[index].kind
     if kind == "date":
-        days = pyarrow.array(values, from_pandas=True).cast(pyarrow.int32())
-        return days.cast(pyarrow.date32())
+        days = [None if math.isnan(day) else int(day) for day in values.tolist()]
+        return arrow_of(days).cast(pyarrow.int32()).cast(pyarrow.date32())
     if kind != "boolean":
-        return values
+        return arrow_of(values)
     empty = np.isnan(values)
     others = values[~empty & ~np.isin(values, (0.0, 1.0))]
     if len(others):
         name = frame.names[index]
         raise DataError(f"Column '{name}' must hold truth values. Got {others[0]:g}.")
-    truths: NDArray[Any] = (values == 1.0).astype(object)
-    truths[empty] = None
-    return truths
+    truths = [None if math.isnan(value) else value == 1.0 for value in values.tolist()]
+    return arrow_of(truths)
 
 
 def load_labels(

@@ -131,10 +131,12 @@ class RawTable:
         """
         from pyarrow import types
 
+        from lessvfl.data.arrow_cells import numbers_of
+
         column = self.table.column(name)
         is_number = types.is_integer(column.type) or types.is_floating(column.type)
         if is_number and column.null_count == 0:
-            return np.asarray(column.to_numpy())
+            return numbers_of(column)
         return np.array(column.to_pylist(), dtype=object)
 
     def column_of(self, name: str, path: Path, what: str) -> NDArray[Any]:

@@ -18,6 +18,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
+from lessvfl.data.arrow_cells import arrow_of, numbers_of, texts_of
 from lessvfl.data.column import Reading
 from lessvfl.data.frame import Floats
 
@@ -84,15 +85,15 @@ def read_texts(cells: NDArray[np.object_], reading: Reading) -> Floats | None:
 
     None where a text is none of the kind.
     """
-    coded = pyarrow.array(cells, pyarrow.string()).dictionary_encode()
+    coded = arrow_of(cells).cast(pyarrow.string()).dictionary_encode()
     different = _clean(coded.dictionary)
     present = _is_present(different)
     numbers = _values(different.filter(present), reading)
     if numbers is None:
         return None
     values = np.full(len(different) + 1, np.nan)  # the last one for a missing cell
-    values[:-1][present.to_numpy(zero_copy_only=False)] = numbers
-    return np.asarray(values[coded.indices.fill_null(len(different)).to_numpy()])
+    values[:-1][numbers_of(present.cast(pyarrow.int8())) == 1] = numbers
+    return np.asarray(values[numbers_of(coded.indices, len(different))])
 
 
 def is_mark(text: str) -> bool:
@@ -102,7 +103,7 @@ def is_mark(text: str) -> bool:
 
 def _is_present(texts: pyarrow.StringArray) -> pyarrow.BooleanArray:
     """Tell of clean texts which are no marks of missing cells."""
-    marks = pyarrow.array(sorted(MISSING), pyarrow.string())
+    marks = arrow_of(sorted(MISSING))
     return compute.invert(compute.is_in(compute.utf8_lower(texts), value_set=marks))
 
 
@@ -122,7 +123,7 @@ def _candidates(decimal: str) -> Iterator[Reading]:
 def _clean(texts: Collection[str] | pyarrow.StringArray) -> pyarrow.StringArray:
     """Return texts without spaces around them, with one kind of space and minus."""
     is_arrow = isinstance(texts, pyarrow.Array)
-    whole = texts if is_arrow else pyarrow.array(texts, pyarrow.string())
+    whole = texts if is_arrow else arrow_of(texts).cast(pyarrow.string())
     whole = compute.replace_substring_regex(whole, "[\u00a0\u202f\u2009]", " ")
     whole = compute.replace_substring(whole, "\u2212", "-")
     whole = compute.replace_substring(whole, "\u2019", "'")
@@ -160,12 +161,11 @@ def _numbers(texts: pyarrow.StringArray, reading: Reading) -> Floats | None:
     if reading.thousands:
         body = compute.replace_substring(body, reading.thousands, "")
     body = compute.replace_substring(body, reading.decimal, ".")
-    size = body.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
-    signs = compute.binary_join_element_wise(sign, inner, "")
+    size = numbers_of(body.cast(pyarrow.float64()))
+    signs = compute.binary_join_element_wise(sign, inner, arrow_of([""])[0])
     if len(signs) and compute.max(compute.utf8_length(signs)).as_py() > 1:
         return None
-    is_below = compute.equal(signs, "-").to_numpy(zero_copy_only=False)
-    return np.asarray(np.where(is_below, -size, size))
+    return np.asarray(np.where(texts_of(signs) == "-", -size, size))
 
 
 def _is_amount(texts: pyarrow.StringArray, reading: Reading) -> bool:
@@ -185,7 +185,7 @@ def _days(texts: pyarrow.StringArray, order: str) -> Floats | None:
     if parts.null_count:
         return None
     year, month, day = (
-        parts.field(name).cast(pyarrow.int64()).to_numpy(zero_copy_only=False)
+        numbers_of(parts.field(name).cast(pyarrow.int64()))
         for name in ("year", "month", "day")
     )
     months = 12 * (year - 1970) + month - 1

@@ -336,23 +336,24 @@ def arrow_column(name: str, column: Any) -> ColumnAndCells:
     """Return one arrow column, and what it holds."""
     import pyarrow
 
+    from lessvfl.data.arrow_cells import numbers_of, texts_of
+
     kind = column.type
     types = pyarrow.types
     if types.is_dictionary(kind):
         values = column.cast(kind.value_type).to_pylist()
-        texts = [None if v is None else str(v) for v in values]
-        return Column(name, "categorical"), np.array(texts, dtype=object)
+        labels = [None if v is None else str(v) for v in values]
+        return Column(name, "categorical"), np.array(labels, dtype=object)
     if types.is_integer(kind) or types.is_floating(kind):
-        numbers = column.cast(pyarrow.float64(), safe=False).to_numpy()
-        return Column(name), np.asarray(numbers)
+        return Column(name), numbers_of(column.cast(pyarrow.float64(), safe=False))
     if types.is_string(kind) or types.is_large_string(kind):
-        texts = column.to_numpy(zero_copy_only=False)
+        texts = texts_of(column)
         texts[texts == ""] = None
         return Column(name, "text"), texts
     if types.is_timestamp(kind) or types.is_date(kind):
         # Of moments with a time zone, the day that its clocks show.
         days = column.cast(pyarrow.date32(), safe=False).cast(pyarrow.int32())
-        return Column(name, "date"), np.asarray(days.cast(pyarrow.float64()))
+        return Column(name, "date"), numbers_of(days.cast(pyarrow.float64()))
     if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):
         return array_column(name, np.array(column.to_pylist(), dtype=object))
     return _unusable(name, len(column), f"{kind} cells")

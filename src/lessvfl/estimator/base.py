@@ -13,9 +13,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
-from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import check_array, check_random_state
-from sklearn.utils._set_output import _get_output_config
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
     check_consistent_length,
     check_is_fitted,
@@ -26,6 +24,7 @@ from lessvfl import data
 from lessvfl.data import Dataset, Frame
 from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.estimator import inputs
+from lessvfl.estimator.selector import ColumnSelector
 from lessvfl.estimator.views import FitViews
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.build import Networks, clamp_batch
@@ -79,6 +78,9 @@ optional
         Networks of one's own: a function of (n_inputs, n_outputs), or a module.
     device : str, default="cpu"
         ``cpu``, ``cuda`` or ``auto``.
+    encode : bool, default=False
+        Whether ``transform`` gives the columns kept as they came, or as numbers: scaled
+        and filled in, with a column for each text of a category, as networks see them.
     random_state : int, RandomState or None, default=None
         Seed of initial weights and batches.
     verbose : int, default=0
@@ -121,7 +123,7 @@ class CodedLabels(NamedTuple):
     names: Mapping[Any, str]
 
 
-class LessVFLEstimator(FitViews, SelectorMixin, BaseEstimator):  # type: ignore[misc]
+class LessVFLEstimator(FitViews, ColumnSelector, BaseEstimator):  # type: ignore[misc]
     """What classifier and regressor share."""
 
     def __init__(
@@ -150,6 +152,7 @@ class LessVFLEstimator(FitViews, SelectorMixin, BaseEstimator):  # type: ignore[
         party_net: Any = None,
         fusion_net: Any = None,
         device: str = "cpu",
+        encode: bool = False,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -176,6 +179,7 @@ class LessVFLEstimator(FitViews, SelectorMixin, BaseEstimator):  # type: ignore[
         self.party_net = party_net
         self.fusion_net = fusion_net
         self.device = device
+        self.encode = encode
         self.random_state = random_state
         self.verbose = verbose
 
@@ -327,72 +331,6 @@ class LessVFLEstimator(FitViews, SelectorMixin, BaseEstimator):  # type: ignore[
         if not reset:  # an array after a frame: its columns come in the same order
             names = list(getattr(self, "feature_names_in_", names))
         return data.frame_of(array, names)
-
-    # ------------------------------------------------------------------ selector
-
-    def _get_support_mask(self) -> NDArray[np.bool_]:
-        check_is_fitted(self)
-        support: NDArray[np.bool_] = self.support_
-        return support
-
-    def transform(self, X: Any) -> Any:
-        """Return the columns kept, as they came.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix or DataFrame (n, d)
-            The table.
-
-        Returns
-        -------
-        array, sparse matrix or DataFrame
-            Of a frame an array, of objects where columns are not all numbers; with
-            ``set_output(transform="pandas")`` or ``"polars"`` a frame, whose columns
-            are of the types that they had.
-        """
-        check_is_fitted(self)
-        X = data.in_memory(X)
-        if not hasattr(X, "columns"):
-            return super().transform(X)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        kept = data.columns_at(X, self.get_support(indices=True).tolist())
-        wanted = _get_output_config("transform", estimator=self)["dense"]
-        if wanted == "default":
-            return data.array_of(kept)
-        if wanted == "pandas" and hasattr(kept, "to_pandas"):
-            return kept.to_pandas()  # scikit-learn would make objects of its cells
-        return kept
-
-    def inverse_transform(self, X: Any) -> Any:
-        """Put the columns kept where they were, and zeros where others were removed.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix or DataFrame (n, n_kept)
-            The columns kept; missing cells may be among them.
-
-        Returns
-        -------
-        array or sparse matrix (n, d)
-            As wide as the table of `fit`.
-        """
-        check_is_fitted(self)
-        if sparse.issparse(X):
-            return super().inverse_transform(X)
-        X = data.in_memory(X)
-        cells = data.array_of(X) if hasattr(X, "columns") else X
-        cells = check_array(
-            cells, dtype=None, ensure_all_finite=False, ensure_min_features=0
-        )
-        support = self.get_support()
-        if cells.shape[1] != support.sum():
-            raise ConfigError(
-                f"The table X must have the columns that were kept, {support.sum()}. "
-                f"Got {cells.shape[1]}."
-            )
-        whole = np.zeros((len(cells), len(support)), dtype=cells.dtype)
-        whole[:, support] = cells
-        return whole
 
     def _score_classes(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from msgspec import Meta
 
 from lessvfl import settings
-from lessvfl.data import TASKS, marks_by_column, yaml_problem
+from lessvfl.data import TASKS, marks_by_column, read_yaml
 from lessvfl.errors import ConfigError
 from lessvfl.remote.align.messages import Mode
 from lessvfl.remote.policy import Evaluation, Policy
@@ -132,12 +131,12 @@ AnyConfig = TypeVar("AnyConfig", bound=Common)
 
 def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
     """Read a YAML file; paths in it become absolute."""
-    return _config(cls, path, _values(path))
+    return _config(cls, path, read_yaml(path))
 
 
 def read_side(path: Path) -> PartyConfig | ServerConfig:
     """Read the YAML file of whichever side it is, which its settings tell."""
-    values = _values(path)
+    values = read_yaml(path)
     of_server, of_party = (
         len(values.keys() - settings.types_of(other).keys())
         for other in (PartyConfig, ServerConfig)
@@ -145,26 +144,6 @@ def read_side(path: Path) -> PartyConfig | ServerConfig:
     if of_server > of_party:
         return _config(ServerConfig, path, values)
     return _config(PartyConfig, path, values)
-
-
-def _values(path: Path) -> dict[str, Any]:
-    """Return the names and values of a YAML file."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"The config file '{path}' must be readable. Got this: {error.strerror}."
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"The config file '{path}' must be YAML. Got this: {yaml_problem(error)}."
-        ) from None
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"The config file '{path}' must hold names and values. Got "
-            f"{type(values).__name__}."
-        )
-    return values
 
 
 def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConfig:

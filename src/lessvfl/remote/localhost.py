@@ -61,6 +61,8 @@ def run_all(
     predict: bool,
     watch: ShowStatus,
     how: Between,
+    *,
+    begun: float | None = None,
 ) -> RunRecord:
     """Run every seed between processes, one after the other, and return the record.
 
@@ -71,7 +73,8 @@ def run_all(
     Each side's folder is in ``sides/`` of the run folder `out`, a temporary one unless
     given; VFL (Original), for the `target`, runs in this process. With `predict` all
     rows are then predicted between processes, too, and compared. `tell` is called with
-    lines to show, `watch` with the server's status; `how` goes into the sides' configs.
+    lines to show, `watch` with the server's status; `how` goes into the sides' configs;
+    seconds count from `begun`, now unless given.
     """
     experiment.check(job, seeds, target)
     refuse_whole_rows(job.settings)
@@ -99,7 +102,8 @@ def run_all(
                 tell(f"{who}: a fresh kit, a server and parties as processes")
                 place = base / (f"seed-{some[0]}" if one else "all-seeds")
                 place.parent.mkdir(parents=True, exist_ok=True)
-                runs += run(job, some, place, port or free_port(), watch=watch, how=how)
+                taken = port or free_port()
+                runs += run(job, some, place, taken, watch, how, begun)
                 if predict and failed is None:
                     failed = _predict_seeds(place, some, tell)
             problem = job.problem(seeds[0])
@@ -152,6 +156,7 @@ def run(
     port: int,
     watch: ShowStatus,
     how: Between = Between(),
+    begun: float | None = None,
 ) -> list[dict[str, Any]]:
     """Run seeds between processes; return their numbers, as `simulate` gives them.
 
@@ -162,7 +167,7 @@ def run(
     write_folders(job, problems[0], seeds, base, port, between=how)
     names = [table.name for table in problems[0].parties]
     path = base / "server" / "status.json"
-    status = Status("", job.settings.method, job.dataset.name)
+    status = Status("", job.settings.method, job.dataset.name, begun=begun)
     parties = plural(len(names), "party", "parties")
     status.do(f"starting the server and {parties}", note=False)
     with watch(file.Follower(path, status)):

@@ -105,6 +105,11 @@ class FittedParty:
         return len(self.encoding.groups)
 
     @property
+    def kept_encoding(self) -> Encoding:
+        """Return the encoding of the features kept, where its network takes more."""
+        return self.encoding.narrow(self.kept)
+
+    @property
     def n_components(self) -> int:
         """Return how many components it contributes."""
         return self.net.n_outputs if self.constant is None else len(self.constant)

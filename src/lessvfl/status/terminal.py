@@ -135,7 +135,8 @@ class _Lines:
         progress = progress_line(snapshot)
         due = snapshot["seconds"] - self._written >= self._every
         waits = snapshot["state"] == "waiting" and not snapshot["side"]
-        begun = snapshot["stage"] or waits  # a party's log says that it waits
+        prepares = snapshot["state"] == "running" and snapshot["doing"]
+        begun = snapshot["stage"] or waits or prepares  # a party's log says it waits
         over = snapshot["state"] in ("done", "failed")
         if due and begun and not over and progress != self._progress:
             self._progress, self._written = progress, snapshot["seconds"]

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from lessvfl import __version__
 from lessvfl.status import words
+from lessvfl.status.followers import Followers
 from lessvfl.status.snapshot import (
     Allowance,
     PartySnapshot,
@@ -59,8 +60,9 @@ class Status:
     until `ended`.
 
     `run`, `method` and `data` are names to show; `parties` are those that connect, none
-    if all are in this process; `clock` returns seconds that never run backwards. At a
-    party `side` is its name, and its only party is the server.
+    if all are in this process; `clock` returns seconds that never run backwards, and
+    `begun` is when the wait for the run began, now unless given. At a party `side` is
+    its name, and its only party is the server.
     """
 
     def __init__(
@@ -72,16 +74,19 @@ class Status:
         *,
         side: str = "",
         clock: Callable[[], float] = time.monotonic,
+        begun: float | None = None,
     ) -> None:
         self.advanced: Callable[[], None] = lambda: None  # called at steps and epochs
+        self.followers = Followers()  # told of seeds, steps, scores and bytes, too
         self._names = (run, method, data)
         self._side = side
         self._doing: str | None = None
         self._allowance: Allowance | None = None
         self._clock = clock
         self._lock = threading.Lock()
-        self._begun = clock()
-        self._started = datetime.now(UTC)
+        now = clock()
+        self._begun = now if begun is None else begun
+        self._started = datetime.now(UTC) - timedelta(seconds=now - self._begun)
         self._ended: tuple[float, str | None] | None = None
         self._parties = {name: _PartyState(self._begun) for name in parties}
         self._seed: tuple[int, int, int] | None = None  # its place among how many
@@ -170,6 +175,7 @@ class Status:
         """Set what parties in this process have sent and received so far."""
         with self._lock:
             self._inside = Counter(up=up, down=down, rounds=rounds)
+        self.followers.sent(up, down, rounds)
 
     def begin_seed(self, seed: int, number: int, n_seeds: int) -> None:
         """Say that the run of a seed begins, the `number`-th (from 1) of `n_seeds`."""
@@ -180,12 +186,14 @@ class Status:
             self._done.clear()
             self._stage, self._epochs, self._steps = None, None, None
             self._marks.clear()
+        self.followers.begin_seed(seed, number, n_seeds)
 
     def stepped(self, stage: Stage, step: int, n_steps: int) -> None:
         """Say that `step` of the `n_steps` of a stage are done; 0 begins the stage."""
         with self._lock:
             self._advance(stage, steps=(step, n_steps))
         self.advanced()
+        self.followers.stepped(stage, step, n_steps)
 
     def observe(self, event: Event) -> None:
         """Record an epoch, or the start of a stage; an `Observer`."""
@@ -193,6 +201,7 @@ class Status:
             epochs = (float(event.epoch), float(event.n_epochs))
             self._advance(event.stage, epochs=epochs)
         self.advanced()
+        self.followers.observe(event)
 
     def scored(self, value: float, name: str = "accuracy") -> None:
         """Give the score so far; one that is not finite counts as none."""
@@ -200,6 +209,7 @@ class Status:
         with self._lock:
             self._score = score if math.isfinite(score["value"]) else None
             self._stage_score = self._score
+        self.followers.scored(value, name)
 
     def refused(self, reason: str) -> None:
         """Count a refused connection.

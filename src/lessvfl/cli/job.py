@@ -1,0 +1,164 @@
+"""What ``lessvfl run`` and ``try`` are asked to run: their options, read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path  # noqa: F401  the annotations that are inherited name it
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from lessvfl.cli.options import (
+    DataDir,
+    MethodName,
+    Profile,
+    SeedsText,
+    TableOptions,
+    whole_numbers,
+)
+from lessvfl.errors import ConfigError, warn
+
+if TYPE_CHECKING:
+    from lessvfl.run.profiles import Settings
+    from lessvfl.run.simulate import Job
+
+DEFAULT_METHOD = "less-vfl-auto"  # methods.DEFAULT, without loading it for --help
+
+
+def _read_seeds(text: str) -> list[int]:
+    seeds = whole_numbers(text)
+    if seeds is None:
+        raise ConfigError(
+            f"The '--seeds' option must be whole numbers as in 0,1,2. Got {text!r}."
+        )
+    return seeds
+
+
+def _read_spurious(text: str) -> Any:
+    try:
+        shares = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            "The '--spurious' option must be a share as in 0.5, or one for each party "
+            f"as in 0.8,0.25,0.1,0. Got {text!r}."
+        ) from None
+    return shares[0] if len(shares) == 1 else shares
+
+
+def _read_settings(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Split KEY=VALUE pairs into settings and (``data.KEY``) options of a data set."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"'--set' must be given as KEY=VALUE. Got {pair!r}.")
+        found[name.strip()] = value.strip()
+    if "task" in found:
+        raise ConfigError(
+            "What labels are is said by '--task', as in --task regression. Got it as "
+            f"a setting: --set task={found['task']}."
+        )
+    options = {k[5:]: v for k, v in found.items() if k.startswith("data.")}
+    return {k: v for k, v in found.items() if not k.startswith("data.")}, options
+
+
+def _warn_of_rate(settings: Settings, given: Mapping[str, Any]) -> None:
+    """Say that trees, unless networks select for them, have no learning rate."""
+    own = settings.flat()
+    if "learning_rate" in given and "trees" in own and "pretrain_epochs" not in own:
+        other = "; 'shrinkage' is that of its trees" if "shrinkage" in own else ""
+        warn(
+            f"The 'learning_rate' setting is of networks and changes nothing with "
+            f"method {settings.method}{other}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(TableOptions):
+    """What is to be run, and on which data."""
+
+    data: Annotated[str, typer.Argument(help="A data set's name, or a file.")] = ""
+    method: MethodName = DEFAULT_METHOD
+    profile: Profile = "default"
+    spurious: Annotated[
+        str, typer.Option(help="Planted noise: 0.5, or by party 0.8,0.25,0.1,0.")
+    ] = "0"
+    seeds: SeedsText = "0"
+    folds: Annotated[
+        int | None,
+        typer.Option(help="Cross-validate: parts of the rows, each the test of a run."),
+    ] = None
+    ensemble: Annotated[
+        bool,
+        typer.Option("--ensemble", help="Seeds share their rows and predict together."),
+    ] = False
+    data_dir: DataDir = None
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any setting: KEY=VALUE; 'data.KEY' for synthetic."),
+    ] = None
+    target: Annotated[
+        str | None, typer.Option(help="'paper': also give the cost to its target.")
+    ] = None
+
+    def read(self, device: str) -> _LoadedJob:
+        """Read what the options say, and load the data."""
+        from lessvfl import data
+        from lessvfl.run import profiles
+        from lessvfl.run.simulate import Job
+
+        if not self.data:
+            raise ConfigError(
+                "Missing argument 'data': a data set's name or a file must be given, "
+                "here or in the file of '--config'. Got neither."
+            )
+        if self.target not in (None, "paper"):
+            raise ConfigError(
+                f"The '--target' option must be paper. Got {self.target!r}."
+            )
+        given, options = _read_settings(self.set_ or [])
+        overrides: dict[str, Any] = {**given}
+        if self.missing_values:
+            if "missing_values" in overrides:
+                raise ConfigError(
+                    "Values that stand for a missing cell must be given by "
+                    "'--missing-values' or by '--set missing_values=...'. Got both."
+                )
+            overrides["missing_values"] = self.read_missing_values()
+        if self.folds is not None:
+            if "folds" in overrides:
+                raise ConfigError(
+                    "Folds must be given by '--folds' or by '--set folds=...'. Got "
+                    "both."
+                )
+            overrides["folds"] = self.folds
+        seeds = _read_seeds(self.seeds)
+        if self.ensemble:
+            overrides |= data.ensemble_rows(seeds, overrides)
+        dataset = data.load(
+            self.data, data_dir=self.data_dir, options=options or None, **self.columns
+        )
+        settings = profiles.resolve(self.method, self.profile, dataset, overrides)
+        if self.ensemble:
+            settings.check_ensemble(seeds)
+        _warn_of_rate(settings, given)
+        job = Job(
+            dataset,
+            settings,
+            parties=self.read_parties(),
+            spurious=_read_spurious(self.spurious),
+            groups=self.read_groups(),
+            device=device,
+        )
+        seeds = data.fold_seeds(seeds, settings.data.folds)
+        return _LoadedJob(job, seeds, options, self.target is not None)
+
+
+class _LoadedJob(NamedTuple):
+    """A job, its seeds, the options of its data set, and whether a target is asked."""
+
+    job: Job
+    seeds: list[int]
+    options: dict[str, str]
+    target: bool

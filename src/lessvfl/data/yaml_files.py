@@ -1,0 +1,58 @@
+"""YAML files of names and values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lessvfl.errors import ConfigError
+
+UNQUOTED = re.compile(r"""^[^"'#]*?[\[,:-]\s*(![^\s,\]}"'\0]+)""", re.MULTILINE)
+
+
+def read_yaml(path: Path) -> dict[Any, Any]:
+    """Return the names and values of a config file."""
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"The config file '{path}' must be readable. Got this: {error.strerror}."
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"The config file '{path}' must be YAML. Got this: {yaml_problem(error)}."
+        ) from None
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"The config file '{path}' must hold names and values. Got "
+            f"{type(values).__name__}."
+        )
+    return values
+
+
+def write_yaml(path: Path, values: Mapping[str, Any], about: str) -> None:
+    """Write names and values below a few lines about them."""
+    import yaml
+
+    head = "".join(f"# {line}\n" for line in about.splitlines())
+    body = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
+    path.write_text(head + body, encoding="utf-8")
+
+
+def yaml_problem(error: Exception) -> str:
+    """Say what is wrong with a text that is not YAML, and in which line.
+
+    An exclusion without quotes is a tag to YAML, and named where there is one.
+    """
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    problem = str(getattr(error, "problem", None) or "it cannot be read")
+    if unquoted := UNQUOTED.search(mark.buffer or ""):
+        name = unquoted.group(1)
+        return f"'{name}' without quotes; write \"{name}\""
+    return f"{problem} in line {mark.line + 1}"
