@@ -21,7 +21,7 @@ from lessvfl import data
 from lessvfl.core import metrics
 from lessvfl.data import Problem
 from lessvfl.report.parts import markdown_table
-from lessvfl.run import profiles, simulate
+from lessvfl.run import experiment, profiles, simulate
 from lessvfl_bench.equal.cells import PARTIES
 from lessvfl_bench.shapes import held_out, models
 from lessvfl_bench.shapes.run import BY_SHARES
@@ -36,6 +36,7 @@ SHAPE = "shape: "
 LINEAR, BOOSTED = BOTH = ("LR", "HGB")
 STRENGTHS = np.logspace(-4, 2, 7)  # of C, which is cross-validated
 N_FOLDS = 5
+FAR = 1000  # between the seeds of an ensemble: those of other splits are elsewhere
 NEAR = 0.01  # of AUC, below gradient boosting
 SCORES = ("auc", "balanced_accuracy")
 MIB = 2**20
@@ -50,15 +51,23 @@ class JointModel(Study):
     logistic regression standardised, its C cross-validated on training rows by the log
     loss, and scikit-learn's HistGradientBoosting as it comes. Nothing is planted. A
     joint model passes where its AUC is not below logistic regression's by more than two
-    standard errors over seeds, and not below boosting's by more than 0.01.
+    standard errors over seeds, and not below boosting's by more than 0.01. With
+    ``--ensemble`` so many seeds are trained on each split of rows; the first is the
+    joint model, and all of them together stand beside it.
     """
 
     data: NameList = option(DATA, "By name or file.")
     shapes: NameList = option(RARE, "Made-up tables, as in 'lessvfl bench shapes'.")
     seeds: NumberList = option((0, 1, 2, 3, 4), "One split of rows each.")
     method: str = option("less-vfl-auto", "See 'lessvfl methods'.")
+    ensemble: int = option(1, "Seeds whose models are averaged, on the same rows.")
     data_dir: Path | None = option(None, "Folder of local data sets (LESSVFL_DATA).")
-    smallest: ClassVar = {"data": ("breast-cancer",), "shapes": (), "seeds": (0, 1)}
+    smallest: ClassVar = {
+        "data": ("breast-cancer",),
+        "shapes": (),
+        "seeds": (0, 1),
+        "ensemble": 2,
+    }
 
     @property
     def places(self) -> list[str]:
@@ -79,14 +88,17 @@ class JointModel(Study):
         else:
             dataset, is_rare = data.load(place, data_dir=self.data_dir), False
             parties = PARTIES.get(place)
-        given = BY_SHARES if is_rare else {}
+        given = {"split_seed": seed, **(BY_SHARES if is_rare else {})}
         own = profiles.resolve(self.method, "default", dataset, given)
-        (done,) = simulate.simulate(simulate.Job(dataset, own, parties), [seed])
+        seeds = [seed + FAR * member for member in range(self.ensemble)]
+        job = simulate.Job(dataset, own, parties)
+        record, (done, *_) = experiment.run(job, seeds)
         numbers, problem = done.numbers, done.problem
         kept = {name for p in numbers["features"].values() for name in p["kept"]}
         sent = numbers["communication"]
         found: dict[str, Any] = {
             "joint": {score: numbers[score]["final"] for score in SCORES},
+            "together": record.ensemble and record.ensemble["scores"],
             "n_kept": len(kept),
             "n_features": problem.n_features,
             "rows": len(problem.y_train),
@@ -102,6 +114,8 @@ class JointModel(Study):
     def lines(self, found: Mapping[Any, Any]) -> Iterator[str]:
         """Yield a row for every place, in two tables: AUC and balanced accuracy."""
         others = [f"{name} {columns}" for columns in ("kept", "all") for name in BOTH]
+        is_many = self.ensemble > 1
+        models_of = ["joint", *["together"] * is_many]
         tables: dict[str, list[list[str]]] = {score: [] for score in SCORES}
         for place in self.places:
             runs = [found[place, seed] for seed in self.seeds]
@@ -109,41 +123,52 @@ class JointModel(Study):
                 own = [run["joint"][score] for run in runs]
                 row = [place, f"{runs[0]['rows']:,}", f"{mean(runs, 'n_kept'):.0f}"]
                 row.append(f"{statistics.fmean(own):.4f}")
+                if is_many:
+                    both = [run["together"][score] for run in runs]
+                    row.append(f"{statistics.fmean(both):.4f}")
                 row += [
                     f"{statistics.fmean(run[name][score] for run in runs):.4f}"
                     for name in others
                 ]
                 if score == "auc":
-                    row += [_less(runs, f"{name} kept") for name in BOTH]
-                    row += [verdict(runs), f"{mean(runs, 'mib'):.3f}"]
+                    for model in models_of:
+                        row += [_less(runs, f"{name} kept", model) for name in BOTH]
+                        row.append(verdict(runs, model))
+                    row.append(f"{mean(runs, 'mib'):.3f}")
                     row.append(f"{mean(runs, 'rounds'):.0f}")
                 rows.append(row)
-        first = ["data", "rows", "kept", "joint", *others]
-        less = [f"joint less {name} kept" for name in BOTH]
+        first = ["data", "rows", "kept", "joint", *["together"] * is_many, *others]
+        less = [
+            head
+            for model in models_of
+            for head in (*(f"{model} less {name}" for name in BOTH), "passes")
+        ]
         yield from ("AUC:", "")
-        heads = [*first, *less, "passes", "MiB", "rounds"]
+        heads = [*first, *less, "MiB", "rounds"]
         yield from markdown_table(heads, tables["auc"])
         yield from ("", "Balanced accuracy:", "")
         yield from markdown_table(first, tables["balanced_accuracy"])
 
 
-def _differences(runs: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float]:
+def _differences(
+    runs: Sequence[Mapping[str, Any]], name: str, model: str
+) -> tuple[float, float]:
     """Return by how much AUC differs in the mean over seeds, and its error."""
-    each = np.array([run["joint"]["auc"] - run[name]["auc"] for run in runs])
+    each = np.array([run[model]["auc"] - run[name]["auc"] for run in runs])
     error = each.std(ddof=1) / np.sqrt(len(each)) if len(each) > 1 else 0.0
     return float(each.mean()), float(error)
 
 
-def _less(runs: Sequence[Mapping[str, Any]], name: str) -> str:
-    difference, error = _differences(runs, name)
+def _less(runs: Sequence[Mapping[str, Any]], name: str, model: str) -> str:
+    difference, error = _differences(runs, name, model)
     return f"{difference:+.4f} ± {error:.4f}"
 
 
-def verdict(runs: Sequence[Mapping[str, Any]]) -> str:
+def verdict(runs: Sequence[Mapping[str, Any]], model: str) -> str:
     """Say whether a joint model is as good as both others on its columns."""
-    less, error = _differences(runs, f"{LINEAR} kept")
+    less, error = _differences(runs, f"{LINEAR} kept", model)
     below = [LINEAR] if less < -2 * error else []
-    less, _ = _differences(runs, f"{BOOSTED} kept")
+    less, _ = _differences(runs, f"{BOOSTED} kept", model)
     below += [BOOSTED] if less < -NEAR else []
     return f"no: {', '.join(below)}" if below else "yes"
 
