@@ -140,7 +140,7 @@ def printed_cells(out):
         cells = [cell.strip() for cell in line.split("│")[1:-1]]
         if cells and cells[0]:
             rows.append(cells)
-        elif cells:
+        elif cells and rows:
             rows[-1] = [
                 f"{a} {b}".strip() for a, b in zip(rows[-1], cells, strict=True)
             ]
@@ -161,7 +161,7 @@ def test_a_run_of_several_seeds_ends_with_one_answer(run_cli, tmp_path):
     consensus = record.consensus
     rows = printed_cells(result.out)
     assert [row[0] for row in rows] == list(consensus) == ["party0", "party1"]
-    for (party, count, missed, names), one in zip(
+    for (party, count, missed, _, names), one in zip(
         rows, consensus.values(), strict=True
     ):
         without = [run["without"][party]["accuracy"] for run in record.runs]

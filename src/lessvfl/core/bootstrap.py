@@ -175,13 +175,19 @@ def _decided(rows: ResampledRows, drawn: Resamples, z: Tensor) -> dict[str, Valu
     sizes, hits = counts.sum(axis=1), counts[:, 1]
     return {
         "accuracy": hits.sum(axis=0) / sizes.sum(axis=0),
-        "balanced_accuracy": np.nanmean(_share(hits, sizes), axis=0),
+        "balanced_accuracy": _mean_known(_share(hits, sizes)),
     }
 
 
 def _share(part: NDArray[np.float64], whole: NDArray[np.float64]) -> Any:
     """Return shares, NaN of nothing."""
     return np.where(whole > 0, part / whole, np.nan)
+
+
+def _mean_known(values: NDArray[np.float64]) -> Values:
+    """Return the mean over classes of those that are known, NaN where none is."""
+    known = np.isfinite(values)
+    return np.asarray(np.where(known, values, 0).sum(axis=0) / known.sum(axis=0))
 
 
 def _ranked(
@@ -204,7 +210,7 @@ def _ranked(
     areas = [
         _area(*_by_rank(drawn, p[:, k], y == k, n_edges)) for k in range(n_classes)
     ]
-    return {"auc": np.nanmean(areas, axis=0)}
+    return {"auc": _mean_known(np.array(areas))}
 
 
 def _by_rank(
