@@ -21,6 +21,7 @@ COMMANDS = {
     "alignment": r"\| psi \| 100 \| .+ s \|",
     "how-many parties": r"\| breast-cancer \| 4 \| .+ \|",
     "how-many rows --sizes 100": r"\| breast-cancer \| 100 \| .+ \|",
+    "joint": r"\| breast-cancer \| 455 \| .+ \|",
     "paths": r"\| breast-cancer \| 2 \| 40 \| .+ \| 0 \|",
     "missed": r'\{"data": "breast-cancer", "n": 4, "spearman": .+\}',
     "shapes": r"\| u-shapes, 300 rows \| .+ \|",

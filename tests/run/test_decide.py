@@ -383,8 +383,12 @@ def test_what_is_reported_of_a_recalibration():
     assert len(cut["folds"]) == fitting.N_FOLDS
     assert found["notes"] == [
         "The recalibration and cut-off are chosen on 4 of 5 folds of the rows and "
-        "reported on the other, in turn; for later predictions all rows count."
+        "reported on the other, in turn; for later predictions all rows count.",
+        f"What the cut-off does is therefore told of five, from {min(cut['folds']):.3g}"
+        f" to {max(cut['folds']):.3g}; {cut['at']:.3g} itself takes "
+        f"{cut['takes']:.1%} of these rows.",
     ]
+    assert 0 < cut["takes"] < 1
     lines = found["groups"]["groups"]
     assert sum(line["tp"] for line in lines) == cut["tp"]
     json.dumps(found, allow_nan=False)

@@ -89,7 +89,9 @@ def evaluation_page(found: EvaluationNumbers) -> str:
 
 def _line(found: EvaluationNumbers) -> list[str]:
     data, model = found["data"], found["model"]
-    trained = f"trained on {model['data']}, seed {model['seed']}"
+    seed = model["seed"]
+    whose = "all seeds together" if seed is None else f"seed {seed}"
+    trained = f"trained on {model['data']}, {whose}"
     rows = f"{plural(data['n_rows'], 'row')} of {data['name']}"
     return [tables.method_title(model["method"]), trained, rows]
 
@@ -106,7 +108,7 @@ def _headline(found: EvaluationNumbers) -> str:
         text += f"; '{cut['class']}' from a probability of {cut['at']:.3g} on"
         if "cost" in cut:
             before = found["decisions"]["cost"]
-            text += f", at a cost of {cut['cost']:,g} instead of {before:,g}"
+            text += f", at a cost of about {cut['cost']:,g} instead of {before:,g}"
     return text
 
 

@@ -81,6 +81,11 @@ def evaluate_folder(
         path = keep_decision(folder, source.seed, new)
         found["kept"] = {**new.summary, "file": str(path)}
         found["notes"].append(f"Kept for later predictions: {new.words}.")
+        if source.counts["joined"] is not None:
+            found["notes"].append(
+                "The file of predictions was decided before: predict again for what "
+                "is decided by it, and for its reasons."
+            )
     return found
 
 
@@ -113,7 +118,8 @@ def evaluate(rows: ScoredRows, asked: Asked, by: str | None = None) -> dict[str,
             found["recalibration"] = _recalibration(rows, crossed, asked.recalibrate)
         if asked.aim is not None:
             assert fitted.cut is not None
-            found["cut_off"] = _cut_off(crossed, fitted.cut, asked.aim)
+            taken = fitted.apply(rows).decided == rows.positive
+            found["cut_off"] = _cut_off(crossed, fitted.cut, asked.aim, taken)
         rows, decided = crossed.rows, crossed.decided
     if rows.groups is not None and by is not None:
         found["groups"] = by_group(rows, decided, by)
@@ -144,8 +150,13 @@ def _recalibration(
     }
 
 
-def _cut_off(crossed: fitting.CrossFitted, cut: float, aim: Aim) -> dict[str, Any]:
-    """Return a cut-off and how it decides, each row by others."""
+def _cut_off(
+    crossed: fitting.CrossFitted, cut: float, aim: Aim, taken: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Return a cut-off and how it decides, each row by others.
+
+    `taken` are the rows that the cut-off itself takes.
+    """
     rows = crossed.rows
     found = {
         "class": rows.label_names[rows.positive],
@@ -153,6 +164,7 @@ def _cut_off(crossed: fitting.CrossFitted, cut: float, aim: Aim) -> dict[str, An
         "at": float(sigmoid(np.array(cut))),
         "folds": sigmoid(np.array(crossed.cuts)).tolist(),
         "how": fitting.HOW,
+        "takes": float(taken.mean()),
         **outcome(rows.hits, crossed.decided == rows.positive, aim),
     }
     if aim.kind == "cost":
@@ -170,10 +182,18 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
     if not what:
         return []
     verb = "are" if len(what) > 1 else "is"
-    return [
+    said = [
         f"The {' and '.join(what)} {verb} {fitting.HOW}; for later predictions all "
         "rows count."
     ]
+    if cut := found["cut_off"]:
+        low, high = min(cut["folds"]), max(cut["folds"])
+        said.append(
+            f"What the cut-off does is therefore told of five, from {low:.3g} to "
+            f"{high:.3g}; {cut['at']:.3g} itself takes {cut['takes']:.1%} of these "
+            "rows."
+        )
+    return said
 
 
 def _warnings(found: Mapping[str, Any]) -> list[str]:
