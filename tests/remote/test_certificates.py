@@ -327,6 +327,7 @@ SERVER_KEYS: dict[str, Any] = {
     "data": "labels.csv",
     "label": "LABEL_COLUMN",
     "id": "ID_COLUMN",
+    "columns": None,
     "sample_weight": None,
     "task": "auto",
     "align": "psi",

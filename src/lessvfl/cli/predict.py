@@ -17,7 +17,8 @@ from lessvfl.cli.remote import ConfigFile, Insecure, LogJson, WarningsAlone
 from lessvfl.terms import listed, plural
 
 if TYPE_CHECKING:
-    from lessvfl.remote.predict import Predictor
+    from lessvfl.remote.config import ServerConfig
+    from lessvfl.remote.predict import PredictingParty, Predictor
     from lessvfl.web.tokens import Tokens
 
 app = typer.Typer(
@@ -53,6 +54,10 @@ def server(
         Path | None,
         typer.Option("--rows", help="A file of ids to predict; the table's otherwise."),
     ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option("--data", help="Today's table of its own 'columns', if any."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Where predictions go: a .csv or .parquet file."),
@@ -79,6 +84,7 @@ def server(
     from lessvfl.remote.predict.server import Predictor
     from lessvfl.run.record import RunRecord
     from lessvfl.web import address, tokens
+    from lessvfl.wire.local import LocalParty
 
     how = read_inference(inference)
     if reasons and (http is not None or how != "clear"):
@@ -102,7 +108,12 @@ def server(
         if http is not None:  # before anybody is asked for anything
             listener = stack.enter_context(address.listen(http, "the service"))
         remote.use_machine(own)
+        local = _own_party(own, table)
+        if local is not None:
+            stack.callback(local.close)
         with remote.listening(own, credentials) as hub:
+            if local is not None:
+                hub.join(LocalParty(local.hello(), local.handle))
             predictor = Predictor(
                 own,
                 known,
@@ -118,6 +129,23 @@ def server(
             else:
                 keys = tokens.Tokens(files)
                 _serve(predictor, listener, keys, lambda: read_ids()[0])
+
+
+def _own_party(own: ServerConfig, table: Path | None) -> PredictingParty | None:
+    """Return the party of the server's own columns, if it has any."""
+    from lessvfl.errors import ConfigError
+    from lessvfl.remote.own_columns import party_config
+    from lessvfl.remote.predict import PredictingParty
+
+    if own.columns is not None:
+        config = party_config(own, own.columns)
+        return PredictingParty.load(own.columns.name, config, table)
+    if table is not None:
+        raise ConfigError(
+            "The option '--data' goes with 'columns' in the server's config. Got it "
+            "without."
+        )
+    return None
 
 
 def _target(path: Path) -> Path:
@@ -184,17 +212,15 @@ def party(
     ] = None,
 ) -> None:
     """Answer predictions as one party, with the network that training left."""
-    from lessvfl import data, report
+    from lessvfl import report
     from lessvfl.remote.config import PartyConfig, read
     from lessvfl.remote.identity import party_identity
-    from lessvfl.remote.predict import PredictingParty, texts_in_training
+    from lessvfl.remote.predict import PredictingParty
     from lessvfl.wire import dial, flight
 
     own = read(PartyConfig, config)
     name, credentials = party_identity(own, insecure)
-    texts = texts_in_training(own)
-    frame, ids = data.load_columns(table or Path(own.data), own.id, texts)
-    process = PredictingParty(name, own, frame, ids)
+    process = PredictingParty.load(name, own, table)
     address = flight.Address(own.server, credentials, own.server_name)
     with contextlib.ExitStack() as stack:
         stack.callback(process.close)

@@ -20,6 +20,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 if TYPE_CHECKING:
     from lessvfl.remote.config import Common, ServerConfig
+    from lessvfl.remote.party import PartyProcess
     from lessvfl.run.record import RunRecord
     from lessvfl.status import Status
     from lessvfl.wire.flight import Credentials, FlightHub
@@ -136,7 +137,7 @@ def server(
     table = LabelTable.load(own)
     credentials = server_credentials(own, insecure)
     names = (Path(own.out).name, own.method, Path(own.data).name)
-    status = Status(*names, own.parties, begun=start.began())
+    status = Status(*names, own.everyone, begun=start.began())
     with contextlib.ExitStack() as stack:
         use_machine(own)
         title = f"{own.method}-server"
@@ -150,6 +151,8 @@ def server(
                     page = stack.enter_context(StatusServer(status, own.status))
                     log.info("status page: %s", page.url)
                 process = ServerProcess(own, table, hub, status, resume)
+                if process.own is not None:
+                    _tell_changes(process.own)
                 with (
                     file.write(status, status_file),
                     terminal.show(status, quiet=quiet, log=log if log_json else None),
@@ -164,6 +167,8 @@ def server(
             raise
         results.tell_server(record)
         results.build_report(Path(own.out))
+        if process.own is not None:
+            _tell_party(process.own.folder)
         finish(record)
         if page is not None:
             log.info("the status page stays for %g seconds", DONE_SECONDS)
@@ -217,14 +222,19 @@ def party(
         return
     address = flight.Address(own.server, credentials, own.server_name)
     use_machine(own)
-    for line in check.first_lines(process.own.changes(), own.data):
-        log.info("%s", line)
+    _tell_changes(process)
     with tracked(track, f"party-{name}", Path(own.out), status) as finish:
         with terminal.show(status, quiet=quiet, log=log if log_json else None):
             process.serve(address)
             status.ended()
         finish(_tell_party(Path(own.out)))
     ending.threads_hang(True)  # a thread of the engine may be about to end
+
+
+def _tell_changes(process: PartyProcess) -> None:
+    """Log what a party does to read its columns."""
+    for line in check.first_lines(process.own.changes(), process.config.data):
+        log.info("%s", line)
 
 
 def _tell_party(folder: Path) -> RunRecord:

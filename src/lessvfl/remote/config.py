@@ -75,11 +75,39 @@ class Common(Schema):
 
 
 @dataclass(frozen=True)
+class ColumnSettings(Schema):
+    """What a side with columns decides for itself."""
+
+    columns: DistinctNames = ("*",)  # names or globs, "!" for all but
+    groups: FeatureGroups | None = None  # feature name -> columns that are one feature
+    as_is: DistinctNames | None = None  # columns of numbers that are not scaled
+    storage: Literal["auto", "memory", "disk"] = "auto"  # auto: disk from 1 GiB on
+    scale_range: Range | None = None  # low and high that all numbers are scaled by
+    scale: Literal["auto", "standardize", "global", "none"] = "auto"
+    max_categories: Annotated[int, Meta(ge=2)] = 64  # different texts in a column
+    missing: Literal["flag", "fill"] = "flag"  # fill: without a flag that says where
+    missing_values: MissingMarks = None  # what stands for missing, by column
+    must_keep: str | None = None  # features (names or globs) that must stay
+    party_net: str | None = None  # FILE.py:FUNCTION or MODULE:FUNCTION; none: as agreed
+    reasons: ReasonTexts = field(default_factory=dict)  # by feature, what letters quote
+    seed_private: Literal["own", "shared"] = "own"  # shared: as 'lessvfl run' has it
+
+
+@dataclass(frozen=True)
+class HolderColumns(ColumnSettings):
+    """The ``columns`` section of the label holder's file, a party in its process."""
+
+    name: Name = "label-holder"  # of that party
+    data: str | None = None  # its table; none: that of the labels
+
+
+@dataclass(frozen=True)
 class ServerConfig(Common):
     """What the label holder's file says."""
 
     listen: str = "127.0.0.1:8815"
     parties: DistinctNames = ("party0",)
+    columns: HolderColumns | None = None  # its own; none: it has labels alone
     label: str | None = None  # the column of labels
     sample_weight: str | None = None  # the column of row weights; none: all alike
     group_column: str | None = None  # whom a row is of; none: every row is alone
@@ -100,29 +128,31 @@ class ServerConfig(Common):
     save_every: Positive = 50  # steps between two checkpoints
     status: str | None = None  # HOST:PORT of the status page
 
+    def __post_init__(self) -> None:
+        """Refuse values that are not allowed, and one name for two parties."""
+        super().__post_init__()
+        if self.columns is not None and self.columns.name in self.parties:
+            raise ConfigError(
+                "The 'name' in 'columns' must be another than those of 'parties', who "
+                f"dial the server. Got '{self.columns.name}'."
+            )
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        """Return the names of all parties, that of its own columns last."""
+        own = () if self.columns is None else (self.columns.name,)
+        return (*self.parties, *own)
+
 
 @dataclass(frozen=True)
-class PartyConfig(Common):
+class PartyConfig(Common, ColumnSettings):
     """What a party's file says."""
 
     server: str = "127.0.0.1:8815"
     server_name: str = "localhost"  # the name in its certificate
     name: str | None = None  # who this is, where no certificate says it
-    columns: DistinctNames = ("*",)  # names or globs, "!" for all but
-    groups: FeatureGroups | None = None  # feature name -> columns that are one feature
-    as_is: DistinctNames | None = None  # columns of numbers that are not scaled
-    storage: Literal["auto", "memory", "disk"] = "auto"  # auto: disk from 1 GiB on
-    scale_range: Range | None = None  # low and high that all numbers are scaled by
     reveal: Literal["nothing", "counts", "features"] = "nothing"  # of its selection
     align: Mode = "none"  # how it lets rows be aligned
-    scale: Literal["auto", "standardize", "global", "none"] = "auto"
-    max_categories: Annotated[int, Meta(ge=2)] = 64  # different texts in a column
-    missing: Literal["flag", "fill"] = "flag"  # fill: without a flag that says where
-    missing_values: MissingMarks = None  # what stands for missing, by column
-    must_keep: str | None = None  # features (names or globs) that must stay
-    party_net: str | None = None  # FILE.py:FUNCTION or MODULE:FUNCTION; none: as agreed
-    reasons: ReasonTexts = field(default_factory=dict)  # by feature, what letters quote
-    seed_private: Literal["own", "shared"] = "own"  # shared: as 'lessvfl run' has it
     policy: Policy = field(default_factory=Policy)  # what it lets a server ask of it
 
 
@@ -158,14 +188,24 @@ def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConf
                     f"with '{name}', which is a setting of {sides[other]}."
                 )
     values = absolute(values, path.parent)
-    if isinstance(marks := values.get("missing_values"), dict):  # YAML has dates
-        field = settings.fields_of([PartyConfig])["missing_values"]
-        values["missing_values"] = settings.value_of(marks, field)
+    values |= _read_marks(values)
     if type(values.get("seeds")) is int:
         values["seeds"] = [values["seeds"]]
     if isinstance(policy := values.get("policy"), dict):
         values["policy"] = Policy.of(policy, "policy")
+    if cls is ServerConfig and isinstance(names := values.get("columns"), list):
+        values["columns"] = {"columns": names}
+    if cls is ServerConfig and isinstance(own := values.get("columns"), dict):
+        values["columns"] = HolderColumns.of(own | _read_marks(own), "columns")
     return cls.of(values, str(path))
+
+
+def _read_marks(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what stands for missing cells, where a file says it: YAML has dates."""
+    if not isinstance(marks := values.get("missing_values"), dict):
+        return {}
+    field = settings.fields_of([ColumnSettings])["missing_values"]
+    return {"missing_values": settings.value_of(marks, field)}
 
 
 def absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -178,4 +218,6 @@ def absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     values = whole(values, PATHS)
     if isinstance(values.get("policy"), dict):
         values["policy"] = whole(values["policy"], ["predict_ids"])
+    if isinstance(values.get("columns"), dict):
+        values["columns"] = whole(values["columns"], ["data"])
     return values

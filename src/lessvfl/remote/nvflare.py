@@ -188,7 +188,7 @@ class ServerController(Controller):  # type: ignore[misc]
         set_up(own)
         table = LabelTable.load(own)
         names = (self._run, own.method, Path(own.data).name)
-        status = Status(*names, own.parties)
+        status = Status(*names, own.everyone)
         cell = fl_ctx.get_engine().get_cell()
         job = fl_ctx.get_job_id()
         hub = self._hub = FlareHub(cell, own.parties, job=job, silence=own.silence)
@@ -208,6 +208,8 @@ class ServerController(Controller):  # type: ignore[misc]
                 raise
             hub.close()
             report.build(Path(own.out))
+            if process.own is not None:
+                report.build(process.own.folder)
             self._wait_for(task, abort_signal)
 
     def _invite(self, peer: str, parties: Sequence[str], fl_ctx: FLContext) -> Task:

@@ -14,8 +14,9 @@ from typing import Any
 from lessvfl import data
 from lessvfl.data import Dataset, Finding, Table, check, columns, dealing, relations
 from lessvfl.remote.align import Aligner, Ids
-from lessvfl.remote.config import PartyConfig, ServerConfig
+from lessvfl.remote.config import HolderColumns, PartyConfig, ServerConfig
 from lessvfl.remote.home import STATE
+from lessvfl.remote.own_columns import party_config, roles, without_roles
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.tables import LabelTable, open_table, resolve_settings
 from lessvfl.run.profiles import Settings
@@ -28,6 +29,7 @@ AS_SETTINGS = {  # what the command line calls options
 }
 NO_LABELS = "Nothing is said about labels: the server has them."
 NO_COLUMNS = "Nothing is said about columns: the parties have them."
+NO_OTHERS = "Nothing is said about other columns: the other parties have them."
 
 
 def check_party(config: PartyConfig, name: str) -> check.TableReport:
@@ -127,7 +129,32 @@ def check_server(config: ServerConfig) -> check.TableReport:
             attempt(lambda: Aligner(config.align, own, table.n_rows, secret=bytes(32)))
         if settings is not None:
             attempt(lambda: _split(table, settings, config))
-        return _of_labels(dataset, config, problems)
+        report = _of_labels(dataset, config, problems)
+        if config.columns is None:
+            return report
+        return _with_columns(report, config, config.columns)
+
+
+def _with_columns(
+    report: check.TableReport, config: ServerConfig, own: HolderColumns
+) -> check.TableReport:
+    """Return what is said of labels, and of the label holder's own columns."""
+    attempt = check.Attempts()
+    party = attempt(lambda: party_config(config, own))
+    opened = None if party is None else attempt(lambda: open_table(party))
+    if party is None or opened is None:
+        problems = (*report.problems, *attempt.problems)
+        return dataclasses.replace(report, problems=problems)
+    names = opened[0].names
+    found = check_party(without_roles(party, config, names), own.name)
+    others = [f for f in found.findings if f.column not in roles(config)]
+    return dataclasses.replace(
+        report,
+        problems=(*report.problems, *found.problems),
+        findings=(*report.findings, *others),
+        kinds=found.kinds,
+        unsaid=(NO_OTHERS,),
+    )
 
 
 def _split(table: LabelTable, settings: Settings, config: ServerConfig) -> None:

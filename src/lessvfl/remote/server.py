@@ -42,6 +42,8 @@ from lessvfl.remote.checkpoint import (
 )
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import Home, versions
+from lessvfl.remote.own_columns import training_party
+from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.server_folder import (
     CHECKPOINT,
     SeedFiles,
@@ -74,6 +76,7 @@ from lessvfl.wire import control, messages
 from lessvfl.wire.hub import Hub
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.line import HubRules
+from lessvfl.wire.local import LocalParty
 from lessvfl.wire.parties import Parties
 from lessvfl.wire.replies import ReplyRules, most_bytes, wrong_kind
 
@@ -97,7 +100,7 @@ class ServerProcess:
         status: Status,
         resume: bool = False,
     ) -> None:
-        self.config = config
+        self.config, self.parties = config, config.everyone
         self.hub = hub
         self.status = status
         self.settings = resolve_settings(config, table)
@@ -111,7 +114,7 @@ class ServerProcess:
             table.dataset.name,
             config.device,
             {},
-            parties=list(config.parties),
+            parties=list(config.everyone),
         )
         for name in NOT_THE_SERVERS:
             self.header["config"].pop(name, None)
@@ -129,6 +132,7 @@ class ServerProcess:
         # The greeting of every party that was told its rows over this connection.
         self._prepared: dict[PartyId, control.Hello] = {}
         self._is_offering, self._n_offers = False, 0  # in an alignment
+        self.own: PartyProcess | None = None  # that its own columns are
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
             if self._has_begun and not resume:
@@ -137,6 +141,9 @@ class ServerProcess:
                     "must be given to go on with it, or another 'out' to begin anew."
                 )
             self._new_aligner()  # fails now if the table cannot be aligned
+            if config.columns is not None:
+                about = (config.columns, self.settings, self.seeds)
+                self.own = training_party(config, *about)
             on_error.pop_all()
         self._offer = most_offered(config.align, table.n_rows, config.most_ids)
         rules = HubRules(
@@ -149,10 +156,14 @@ class ServerProcess:
             refused=lambda who, why: status.refused(why.split(".")[0][:80]),
         )
         hub.follow(rules)
+        if self.own is not None:
+            hub.join(LocalParty(self.own.hello(), self.own.handle))
 
     def close(self) -> None:
         """Let go of the run folder."""
         self.home.close()
+        if self.own is not None:
+            self.own.close()
 
     # ------------------------------------------------------------------------ who joins
 
@@ -182,7 +193,7 @@ class ServerProcess:
                     "one without the common rows."
                 )
         aligner, hub = self._new_aligner(), self.hub
-        n_rows, parties = self.table.n_rows, self.config.parties
+        n_rows, parties = self.table.n_rows, self.parties
         who = plural(len(parties), "party", "parties")
         self.status.do(f"alignment: {plural(n_rows, 'row')} here, {who} asked")
         self._n_offers, self._is_offering = 0, True
@@ -280,9 +291,9 @@ class ServerProcess:
         done: dict[str, Any] = read_json(path) if path.is_file() else {}
         self.hub.run_id = self._run_id()
         end = time.monotonic() + self.config.wait
-        if len(done) < len(self.config.parties):
+        if len(done) < len(self.parties):
             prepare = self._seed_labels(files.seed).message(self.config.tell_share)
-        while missing := [p for p in self.config.parties if p not in done]:
+        while missing := [p for p in self.parties if p not in done]:
             for party in set(missing) & set(self.hub.connected):
                 with contextlib.suppress(PartyLostError):
                     done[party] = self._finish_one(party, files, prepare)
@@ -317,7 +328,7 @@ class ServerProcess:
             for run in runs
         ]
         problem = self._seed_labels(seeds[-1].seed).problem
-        first_line = header(self.header, problem, len(self.config.parties)) | {
+        first_line = header(self.header, problem, len(self.parties)) | {
             "side": "server",
             "run": self._run_id().hex(),
             "networks": NETWORKS,
@@ -336,7 +347,7 @@ class ServerProcess:
             tuple(self.seeds),
             config.method,
             self.settings.shared(),
-            config.parties,
+            self.parties,
             config.align,
         )
 
@@ -350,7 +361,7 @@ class ServerProcess:
         stage = request.stage if isinstance(request, messages.Embed) else None
         if isinstance(request, control.Align) and self._is_offering:
             self._n_offers += 1
-            of = len(self.config.parties)
+            of = len(self.parties)
             self.status.do(f"alignment: {self._n_offers} of {of} parties have answered")
         wire = {"wire_up": n_up, "wire_down": n_down}
         rounds = int(messages.is_billed(request))
@@ -358,7 +369,7 @@ class ServerProcess:
 
     def _ask_all(self, message: Any) -> dict[str, control.Agreed]:
         """Send every party a message that is not part of the method."""
-        return self.hub.send(dict.fromkeys(self.config.parties, message))
+        return self.hub.send(dict.fromkeys(self.parties, message))
 
     @property
     def _has_begun(self) -> bool:
@@ -391,7 +402,7 @@ class ServerProcess:
         self.hub.rules = dataclasses.replace(
             self.hub.rules, check=rules.complaint, due=rules.most_bytes
         )
-        rules.server = Parties(self.hub, self.config.parties, ledger)
+        rules.server = Parties(self.hub, self.parties, ledger)
         return rules.server
 
     def _run_once(self, files: SeedFiles) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from lessvfl.errors import LessVFLError, PartyLostError, ProtocolError
+from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
@@ -44,6 +44,7 @@ from lessvfl.wire.line import (
     PartyLine,
     part_of,
 )
+from lessvfl.wire.local import LocalParty
 from lessvfl.wire.messages import Reply, Request, Traffic
 
 SMALL = 1 << 16  # what is longer is worth a thread of its own
@@ -78,6 +79,7 @@ class Hub:
         self.run_id = bytes(16)
         self.bytes = ByteCount()  # so far
         self._lines: dict[PartyId, PartyLine] = {}
+        self._local: dict[PartyId, LocalParty] = {}
         self._changed = threading.Condition()
         self._closing: Farewell | Refusal | None = None  # what is said at the end
         self._failure: BaseException | None = None  # in a thread of a stream
@@ -94,6 +96,20 @@ class Hub:
                 else:
                     self._hang_up(line, Refusal("config", reason[:2000]))
                     rules.refused(line.party, reason)
+        for party in self._local.values():
+            self._admit(party)
+
+    def join(self, party: LocalParty) -> None:
+        """Let a party of this process take part, whom nobody can dial in place of."""
+        self._admit(party)
+        self._local[party.hello.party] = party
+
+    def _admit(self, party: LocalParty) -> None:
+        """Tell that a party of this process is there, unless the rules refuse it."""
+        reason = self.rules.admit(party.hello)
+        if reason is not None:
+            raise ConfigError(reason)
+        self.rules.came(party.hello.party)
 
     # ------------------------------------------------------------- one thread a stream
 
@@ -283,12 +299,14 @@ class Hub:
     @property
     def hellos(self) -> dict[PartyId, Hello]:
         """Return the greetings of connected parties, a new one each connection."""
+        local = {name: party.hello for name, party in self._local.items()}
         with self._changed:
-            return {party: line.hello for party, line in self._lines.items()}
+            return {p: line.hello for p, line in self._lines.items()} | local
 
     def wait(self, seconds: float, parties: Sequence[PartyId] | None = None) -> None:
         """Wait until these parties, or all, are connected; an error names the rest."""
-        due, end = parties or self.parties, time.monotonic() + seconds
+        asked, end = parties or self.parties, time.monotonic() + seconds
+        due = [party for party in asked if party not in self._local]
         with self._changed:
             self._raise_failure()
             while missing := [p for p in due if p not in self._lines]:
@@ -320,7 +338,8 @@ class Hub:
                 if (line := self._lines.get(party)) is not None
                 and (greeted is None or line.hello is greeted.get(party))
             }
-        if missing := [party for party in requests if party not in lines]:
+        here = {p: own for p, own in self._local.items() if p in requests}
+        if missing := [p for p in requests if p not in lines and p not in here]:
             raise PartyLostError(missing, "not connected")
         later = []  # small ones are all written before the first goes out
         written: dict[int, tuple[WireFrame, bytes]] = {}  # once what goes to several
@@ -328,6 +347,8 @@ class Hub:
             if id(request) not in written:
                 frame = WireFrame(request, self.number, self.run_id)
                 written[id(request)] = (frame, codec.encode(frame))
+            if party in here:
+                continue
             n_due = codec.most_bytes(min(self.rules.due(party, request), self.limit))
             order = (*written[id(request)], n_due)
             if len(order[1]) > SMALL:  # encrypting it takes longer than to write more
@@ -336,9 +357,25 @@ class Hub:
                 later.append((lines[party], order))
         for line, order in later:
             line.ask(order)
-        return {
-            party: self._reply(line, requests[party]) for party, line in lines.items()
+        replies = {  # while the others compute
+            party: self._ask_here(own, requests[party], *written[id(requests[party])])
+            for party, own in here.items()
         }
+        replies |= {p: self._reply(line, requests[p]) for p, line in lines.items()}
+        return {party: replies[party] for party in requests}
+
+    def _ask_here(
+        self, party: LocalParty, request: Any, sent: WireFrame, data: bytes
+    ) -> Any:
+        """Return the reply of a party of this process; its errors are ours."""
+        name = party.hello.party
+        try:
+            came = party.answer(data)
+        except LessVFLError as error:
+            error.public = STOPPED
+            raise
+        self.rules.carried(name, request, 0, 0)
+        return self._checked(name, request, self._read(sent, came))
 
     def _reply(self, line: PartyLine, request: Any) -> Any:
         """Return a party's reply to this exchange; drop late replies to others."""
@@ -363,16 +400,22 @@ class Hub:
                 continue  # late, of an exchange that was given up
             if isinstance(came, memoryview):
                 came = self._read(sent, came)
-            if isinstance(came, ProtocolError):
-                self.cut_off(party, str(came))
-            reply = came.message
-            if isinstance(reply, Refusal):
-                said = f"({reply.kind}): {printable(reply.reason)}"
-                raise ProtocolError(f"Party '{party}' stops {said}", public=STOPPED)
-            complaint = self.rules.check(party, request, reply)
-            if complaint is not None:
-                self.cut_off(party, complaint)
-            return reply
+            return self._checked(party, request, came)
+
+    def _checked(
+        self, party: PartyId, request: Any, came: WireFrame | ProtocolError
+    ) -> Any:
+        """Return a reply that is as it should be."""
+        if isinstance(came, ProtocolError):
+            self.cut_off(party, str(came))
+        reply = came.message
+        if isinstance(reply, Refusal):
+            said = f"({reply.kind}): {printable(reply.reason)}"
+            raise ProtocolError(f"Party '{party}' stops {said}", public=STOPPED)
+        complaint = self.rules.check(party, request, reply)
+        if complaint is not None:
+            self.cut_off(party, complaint)
+        return reply
 
     def _read(self, sent: WireFrame, data: memoryview) -> WireFrame | ProtocolError:
         """Read a reply to what was sent, or return what is wrong with it."""
@@ -389,6 +432,8 @@ class Hub:
 
     def cut_off(self, party: PartyId, why: str) -> NoReturn:
         """Hang up on a party whose reply is wrong."""
+        if party in self._local:  # it would say the same again
+            raise ProtocolError(f"Party '{party}' stops: {why}", public=STOPPED)
         self.hang_up(party, Refusal("protocol", printable(why), final=False))
         self.rules.refused(party, why)
         log.warning("party '%s' sent no proper reply: %s", party, why)
@@ -397,7 +442,7 @@ class Hub:
     @property
     def traffic(self) -> dict[PartyId, Traffic]:
         """Return the bytes of frames so far."""
-        return self.bytes.traffic(self.parties)
+        return self.bytes.traffic((*self.parties, *self._local))
 
     def hang_up(self, party: PartyId, why: Refusal | None = None) -> None:
         """End the connection of a party; it may come back."""

@@ -131,6 +131,15 @@ class PredictingParty:
         self.state: Waiting | Connected[OpenModel] = Waiting()
         self._paths: PathParty | None = None  # of the batch that is predicted now
 
+    @classmethod
+    def load(
+        cls, name: str, config: PartyConfig, table: Path | None
+    ) -> PredictingParty:
+        """Return a party on a table of today; none: that of its config."""
+        texts = texts_in_training(config)
+        path = Path(config.data) if table is None else table
+        return cls(name, config, *data.load_columns(path, config.id, texts))
+
     def hello(self) -> control.Hello:
         """Return how this party greets."""
         return control.Hello(self.name, self.config.threads, "cpu", versions())

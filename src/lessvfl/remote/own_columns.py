@@ -1,0 +1,112 @@
+"""The label holder's own columns: a party in the server's process.
+
+It does as any party does, with a run folder of its own in the server's, and the server
+asks it as it asks the others. What it sends is billed; it goes over no wire. It shares
+with itself, so its policy allows everything that a run needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from lessvfl.core.hidden_paths import INFERENCES
+from lessvfl.errors import ConfigError
+from lessvfl.remote.config import (
+    ColumnSettings,
+    HolderColumns,
+    PartyConfig,
+    ServerConfig,
+)
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.policy import Policy, needed
+from lessvfl.remote.tables import open_table
+from lessvfl.run.profiles import Settings
+from lessvfl.settings import fields_of
+
+OWN = "own"  # its run folder in the server's
+MANY = 10**12  # more than is ever asked
+
+WIDE = {
+    "rounds": MANY,
+    "values": MANY,
+    "seeds": MANY,
+    "min_rows": 1,
+    "min_share": 0.0,
+    "align_rate": MANY,
+    "align_ids": float(MANY),
+    "memory": MANY,
+    "predict_rows": MANY,
+    "predict_rate": MANY,
+    "predict_alignments": MANY,
+    "predict_inference": INFERENCES,
+    "reasons": "features",
+    "reason_rows": MANY,
+}
+ANY_USE = Policy.of(WIDE, "policy")
+
+
+def roles(config: ServerConfig) -> dict[str, str]:
+    """Return the columns of the label holder that are no features, with their roles."""
+    named = {
+        config.id: "ids",
+        config.label: "labels",
+        config.sample_weight: "row weights",
+        config.group_column: "groups of rows",
+        config.time_column: "times of rows",
+    }
+    return {name: role for name, role in named.items() if name is not None}
+
+
+def party_config(
+    config: ServerConfig, own: HolderColumns, policy: Policy = ANY_USE
+) -> PartyConfig:
+    """Return the config of the party that its own columns are."""
+    is_npz = Path(config.data).suffix == ".npz"  # labels and columns are apart
+    if own.data is None and config.label is None and not is_npz:
+        raise ConfigError(
+            "The 'label' setting must name the column of labels where 'columns' are of "
+            "the same table. Got none."
+        )
+    for pattern in own.columns:
+        if (role := roles(config).get(pattern)) is not None:
+            raise ConfigError(
+                f"The server's 'columns' must be features. Got '{pattern}', its column "
+                f"of {role}."
+            )
+    said = {name: getattr(own, name) for name in fields_of([ColumnSettings])}
+    return PartyConfig(
+        name=own.name,
+        data=own.data or config.data,
+        id=config.id,
+        threads=config.threads,
+        device=config.device,
+        out=str(Path(config.out) / OWN),
+        reveal="features",
+        align=config.align,
+        policy=policy,
+        **said,
+    )
+
+
+def without_roles(
+    party: PartyConfig, server: ServerConfig, names: Iterable[str]
+) -> PartyConfig:
+    """Return a config whose globs leave out the columns of a table that have a role."""
+    known = set(names)
+    left_out = [f"!{name}" for name in roles(server) if name in known]
+    columns = (*party.columns, *left_out)
+    return dataclasses.replace(party, columns=tuple(dict.fromkeys(columns)))
+
+
+def training_party(
+    config: ServerConfig, own: HolderColumns, settings: Settings, seeds: Sequence[int]
+) -> PartyProcess:
+    """Return the party that its own columns are in a run."""
+    columns = dict.fromkeys(config.everyone, 1)
+    allowed = needed(settings, columns, len(seeds)) | WIDE
+    party = party_config(config, own, Policy.of(allowed, "policy"))
+    table, ids = open_table(party)
+    party = without_roles(party, config, table.names)
+    return PartyProcess(own.name, party, table, ids)

@@ -1,0 +1,359 @@
+"""A label holder with columns: server and party in one process, as if they were two."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from tests.remote.test_remote import ANYTHING, Death, Side
+
+from lessvfl.errors import ConfigError, DataError
+from lessvfl.remote.config import HolderColumns, PartyConfig, ServerConfig, read
+from lessvfl.remote.localhost import free_port
+from lessvfl.remote.own_columns import party_config as party_of_server
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.predict import PredictingParty, Predictor
+from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.tables import LabelTable
+from lessvfl.run.record import RunRecord
+from lessvfl.status import Status
+from lessvfl.wire import dial
+from lessvfl.wire.connection import start_thread
+from lessvfl.wire.flight import Address, FlightHub
+from lessvfl.wire.hub import Hub
+from lessvfl.wire.local import LocalParty
+from lessvfl.wire.messages import Traffic
+
+N = 150
+IDS = [f"person-{i}" for i in range(N)]
+SHORT = {
+    "batch_size": 40,
+    "train_epochs": 3,
+    "party_epochs": 8,
+    "server_epochs": 8,
+    "lam_server": 0.2,
+    "lam_party": 0.1,
+    "hidden": 8,
+    "embedding_size": 4,
+}
+
+
+def write_tables(folder: Path) -> None:
+    """Write the label holder's table, whose columns are its own, and a clinic's."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(N, 7))
+    town = rng.choice(["Ulm", "Bonn"], N)
+    risk = np.where(X[:, 0] + X[:, 3] > 0, "high", "low")
+    bank = [["who", "risk", "age", "income", "noise", "town"]]
+    bank += [[IDS[i], risk[i], *X[i, :3].round(6), town[i]] for i in range(N)]
+    clinic = [["who", "dose", "weight", "noise1", "noise2"]]
+    clinic += [[IDS[i], *X[i, 3:].round(6)] for i in range(N)]
+    for name, rows in {"bank": bank, "clinic": clinic}.items():
+        with open(folder / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file).writerows(rows)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    write_tables(folder)
+    return folder
+
+
+def server_config(tables: Path, out: Path, **more: Any) -> ServerConfig:
+    """Return the config that a file says."""
+    own: dict[str, Any] = {
+        "parties": ["clinic"],
+        "data": str(tables / "bank.csv"),
+        "label": "risk",
+        "id": "who",
+        "align": "psi",
+        "method": "less-vfl",
+        "settings": SHORT,
+        "evaluation": "epochs",
+        "seeds": [0, 1],
+        "wait": 20,
+        "save_every": 3,
+        "out": str(out / "server"),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "server.yaml").write_text(yaml.safe_dump(own | more))
+    return read(ServerConfig, out / "server.yaml")
+
+
+def party_config(name: str, tables: Path, out: Path, **more: Any) -> PartyConfig:
+    own: dict[str, Any] = {"id": "who", "align": "psi", "seed_private": "shared"}
+    own |= {"policy": ANYTHING, "reveal": "features"}
+    data = str(tables / f"{name}.csv")
+    return PartyConfig(data=data, out=str(out / name), **own | more)
+
+
+@contextlib.contextmanager
+def taking_part(config: ServerConfig, *parties: PartyProcess):
+    """Have parties dial the hub of a server, each in a thread."""
+    hub = FlightHub("127.0.0.1:0", config.parties, None, silence=20.0)
+    sides = [Side(party, hub.port) for party in parties]
+    for side in sides:
+        side.start()
+    try:
+        yield hub
+    finally:
+        hub.close()
+        for side in sides:
+            side.join(20)
+    assert [side.error for side in sides] == [None] * len(sides)
+
+
+def a_party(name: str, tables: Path, out: Path, **more: Any) -> PartyProcess:
+    status = Status("run", "", name, ["server"], side=name)
+    return PartyProcess.load(name, party_config(name, tables, out, **more), status)
+
+
+def run(config: ServerConfig, *parties: PartyProcess) -> RunRecord:
+    with taking_part(config, *parties) as hub:
+        process = ServerProcess(config, LabelTable.load(config), hub, a_status(config))
+        with contextlib.closing(process):
+            return process.run()
+
+
+def the_columns(config: ServerConfig) -> HolderColumns:
+    assert config.columns is not None
+    return config.columns
+
+
+def a_status(config: ServerConfig) -> Status:
+    return Status("run", config.method, "bank", config.everyone)
+
+
+OWN = {"name": "bank", "columns": ["*"], "seed_private": "shared"}
+
+
+@pytest.fixture(scope="module")
+def alone(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run whose server has columns."""
+    out = tmp_path_factory.mktemp("alone")
+    config = server_config(tables, out, columns=OWN)
+    run(config, a_party("clinic", tables, out))
+    return out
+
+
+SAME = ("seed", "score", "accuracy", "auc", "features", "kept", "removed", "bill")
+
+
+def without_times(record: RunRecord) -> list[dict[str, Any]]:
+    """Return what runs found and what was billed, without the wire and the clock."""
+    runs = []
+    for one in record.runs:
+        bill = {k: v for k, v in one["communication"].items() if "payload" in k}
+        runs.append({k: one[k] for k in SAME if k in one} | bill)
+    return runs
+
+
+def test_server_and_party_in_one_process_find_what_two_find(tables, tmp_path):
+    columns = ("age", "income", "noise", "town")
+    found = []
+    for own, out in ((OWN, tmp_path / "one"), (None, tmp_path / "two")):
+        names = ["clinic", "bank"] if own is None else ["clinic"]
+        how = {"columns": own, "parties": names, "align": "none"}
+        config = server_config(tables, out, **how)
+        parties = [a_party("clinic", tables, out, align="none")]
+        if own is None:
+            bank = a_party("bank", tables, out, align="none", columns=columns)
+            parties.append(bank)
+        found.append(run(config, *parties))
+    one, two = found
+    assert without_times(one) == without_times(two)
+    assert one.consensus == two.consensus
+    kept = one.runs[0]["features"]["bank"]
+    assert kept["kept"]
+    assert kept["removed"]
+    assert one.header["parties"] == ["clinic", "bank"]
+    for a, b in zip(one.runs, two.runs, strict=True):
+        assert a[a["score"]] == pytest.approx(b[b["score"]])
+        bills = [each["communication"] for each in (a, b)]
+        for way in ("up", "down"):
+            few, many = (bill["wire_bytes"][way] for bill in bills)
+            assert 0 < few < 0.7 * many
+    at_home = [
+        RunRecord.read(f) for f in (tmp_path / "one/server/own", tmp_path / "two/bank")
+    ]
+    assert without_times(at_home[0]) == without_times(at_home[1])
+
+
+def test_a_killed_process_goes_on_from_its_last_checkpoint(tables, tmp_path):
+    def config(out: Path) -> ServerConfig:
+        return server_config(tables, out, columns=OWN, align="none", seeds=[0])
+
+    def party(out: Path) -> PartyProcess:
+        return a_party("clinic", tables, out, align="none")
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    right = run(config(whole), party(whole))
+    with taking_part(config(broken), party(broken)) as hub:
+        own = config(broken)
+        table, left = LabelTable.load(own), 30
+        process = ServerProcess(own, table, hub, a_status(own))
+        party_here = process.own
+        assert party_here is not None
+
+        def dies(message: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Death
+            return party_here.handle(message)
+
+        hub.join(LocalParty(party_here.hello(), dies))
+        with contextlib.closing(process), pytest.raises(Death):
+            process.run()
+        assert (broken / "server" / "seed-0" / "checkpoint.safetensors").is_file()
+        # The other party waits for the server, which comes back as another process.
+        again = ServerProcess(own, LabelTable.load(own), hub, a_status(own), True)
+        with contextlib.closing(again):
+            assert without_times(again.run()) == without_times(right)
+    assert (broken / "server" / "own" / "record.jsonl").is_file()
+
+
+def test_a_party_that_dials_under_the_name_of_the_servers_own_is_refused(
+    tables, tmp_path
+):
+    config = server_config(tables, tmp_path, columns=OWN)
+    hub = FlightHub("127.0.0.1:0", config.parties, None, silence=20.0)
+    table = LabelTable.load(config)
+    process = ServerProcess(config, table, hub, a_status(config))
+    with contextlib.closing(process):
+        side = Side(a_party("bank", tables, tmp_path, columns=("age",)), hub.port)
+        side.start()
+        side.join(20)
+        assert "does not expect 'bank'" in str(side.error)
+        assert hub.connected == ("bank",)
+        assert hub.traffic["bank"] == Traffic()
+    hub.close()
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"name": "clinic"}, "another than those of 'parties'.*Got 'clinic'"),
+        (["age", "risk"], "must be features. Got 'risk', its column of labels"),
+        (["who"], "must be features. Got 'who', its column of ids"),
+        (["agee"], "The columns of party 'label-holder'"),
+        ({"policy": {}}, "Unknown setting 'policy' in 'columns'"),
+        ({"missing": "drop"}, "'missing' setting must be"),
+        ("age", "'columns' setting must be"),
+        ({"data": "nothing.csv"}, "nothing.csv"),
+    ],
+)
+def test_columns_that_cannot_be_used_are_refused_in_a_sentence(
+    tables, tmp_path, own, words
+):
+    def begin() -> None:
+        config = server_config(tables, tmp_path, columns=own)
+        hub = Hub(config.parties)
+        ServerProcess(config, LabelTable.load(config), hub, a_status(config))
+
+    with pytest.raises((ConfigError, DataError), match=words):
+        begin()
+
+
+def test_labels_must_be_named_among_columns(tables, tmp_path):
+    config = server_config(tables, tmp_path, columns=["age"], label=None)
+    with pytest.raises(ConfigError, match="'label' setting must name"):
+        party_of_server(config, the_columns(config))
+
+
+def test_check_says_what_becomes_of_the_servers_own_columns(tables, tmp_path, run_cli):
+    config = {"columns": ["*", "!noise"]}
+    server_config(tables, tmp_path, **config)
+    told = run_cli("check", "--config", tmp_path / "server.yaml")
+    assert told.code == 0
+    assert "columns in use: 2 of numbers, 1 of categories" in told.out
+    assert "Column 'noise' of label-holder: excluded by its party" in told.out
+    assert "Column 'risk'" not in told.out
+    assert "about other columns" in told.out
+    server_config(tables, tmp_path, columns=["agee"])
+    told = run_cli("check", "--config", tmp_path / "server.yaml")
+    assert told.code == 2
+    assert "Stops a run: The columns of party 'label-holder'" in told.out
+
+
+def predictions(config: ServerConfig, *parties: PredictingParty, own=None):
+    """Predict the first rows of the label holder's table."""
+    hub = FlightHub("127.0.0.1:0", config.parties, None, silence=20.0)
+    for party in parties:
+        where = Address(f"127.0.0.1:{hub.port}", None)
+        start_thread(party.name, functools.partial(answer, party, where))
+    if own is not None:
+        hub.join(LocalParty(own.hello(), own.handle))
+    try:
+        predictor = Predictor(config, np.array(IDS), hub, seed=0)
+        with contextlib.closing(predictor):
+            predictor.begin()
+            table, _, missing = predictor.answer(IDS[:20], 2)
+            return table, missing
+    finally:
+        hub.close()
+
+
+def answer(party: PredictingParty, where: Address) -> None:
+    with contextlib.closing(party):
+        dial.serve(where, party.hello(), party.handle, patience=20.0)
+
+
+def test_predictions_and_reasons_in_one_process_are_those_of_two(
+    alone, tables, tmp_path
+):
+    config = read(ServerConfig, alone / "server.yaml")
+    policy = dataclasses.replace(ANYTHING, reasons="features")
+
+    def clinic() -> PredictingParty:
+        own = party_config("clinic", tables, alone, policy=policy)
+        return PredictingParty.load("clinic", own, None)
+
+    here = party_of_server(config, the_columns(config))
+    own = PredictingParty.load("bank", here, None)
+    with contextlib.closing(own):
+        one, missing = predictions(config, clinic(), own=own)
+    assert not missing
+    both = dataclasses.replace(config, parties=("clinic", "bank"), columns=None)
+    bank = PredictingParty.load("bank", here, None)
+    two, _ = predictions(both, clinic(), bank)
+    for name, cells in one.items():
+        numbers = isinstance(cells[0], float)
+        assert cells == (pytest.approx(two[name]) if numbers else two[name])
+    told = [cell for name, cells in one.items() if "reason" in name for cell in cells]
+    assert any("age" in str(cell) for cell in told)
+
+
+def test_the_command_predicts_todays_rows_of_the_servers_columns(
+    alone, tables, run_cli
+):
+    port = free_port()
+    text = (alone / "server.yaml").read_text()
+    path = alone / "today.yaml"
+    path.write_text(f"{text}listen: 127.0.0.1:{port}\n")
+    lines = (tables / "bank.csv").read_text().splitlines()[:6]
+    today = alone / "today.csv"  # without labels
+    cut = [",".join([line.split(",")[0], *line.split(",")[2:]]) for line in lines]
+    today.write_text("\n".join(cut))
+    own = party_config("clinic", tables, alone)
+    party = PredictingParty.load("clinic", own, None)
+    where = Address(f"127.0.0.1:{port}", None)
+    start_thread("clinic", lambda: answer(party, where))
+    files = ("--rows", today, "--data", today, "--out", alone / "predicted.csv")
+    told = run_cli("predict", "server", "--config", path, "--insecure", *files)
+    assert told.code == 0, told.err
+    assert "5 predictions" in told.out
+    # Without columns there is no table to name.
+    values = yaml.safe_load(path.read_text()) | {"columns": None}
+    path.write_text(yaml.safe_dump(values))
+    told = run_cli("predict", "server", "--config", path, "--insecure", *files)
+    assert told.code == 2
+    assert "'--data' goes with 'columns'" in told.err
