@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tests.remote.test_remote import ANYTHING, Death, Side
+from tests.remote.test_remote import ANYTHING, Death, Mortal, Side, lives
 
-from lessvfl.errors import ConfigError, DataError
+from lessvfl.errors import ConfigError, DataError, PolicyError
 from lessvfl.remote.config import HolderColumns, PartyConfig, ServerConfig, read
 from lessvfl.remote.localhost import free_port
 from lessvfl.remote.own_columns import party_config as party_of_server
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.predict import PredictingParty, Predictor
 from lessvfl.remote.server import ServerProcess
-from lessvfl.remote.tables import LabelTable
+from lessvfl.remote.tables import LabelTable, open_table
 from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
 from lessvfl.wire import dial
@@ -219,6 +219,64 @@ def test_a_killed_process_goes_on_from_its_last_checkpoint(tables, tmp_path):
         with contextlib.closing(again):
             assert without_times(again.run()) == without_times(right)
     assert (broken / "server" / "own" / "record.jsonl").is_file()
+
+
+def test_the_run_goes_on_after_another_party_was_lost(tables, tmp_path):
+    def found(out: Path, *lives_of: int) -> RunRecord:
+        config = server_config(tables, out, columns=OWN, align="none", seeds=[0])
+        left = [*lives_of, 10**9]
+
+        def clinic() -> Mortal:
+            own = party_config("clinic", tables, out, align="none")
+            party = Mortal("clinic", own, *open_table(own))
+            party.left = left.pop(0)
+            return party
+
+        with taking_part(config) as hub:
+            start_thread("clinic", lambda: lives(hub.port, clinic))
+            status = a_status(config)
+            process = ServerProcess(config, LabelTable.load(config), hub, status)
+            with contextlib.closing(process):
+                return process.run()
+
+    broken, whole = found(tmp_path / "broken", 14, 25), found(tmp_path / "whole")
+    assert without_times(broken) == without_times(whole)
+    assert broken.runs[0]["communication"]["resent_bytes"] > 0
+
+
+def test_an_end_that_the_server_did_not_write_down_comes_again(tables, tmp_path):
+    config = server_config(tables, tmp_path, columns=OWN, align="none", seeds=[0])
+    right = run(config, a_party("clinic", tables, tmp_path, align="none"))
+    (tmp_path / "server" / "record.jsonl").unlink()
+    (tmp_path / "server" / "seed-0" / "finished.json").unlink()
+    with taking_part(config, a_party("clinic", tables, tmp_path, align="none")) as hub:
+        status = a_status(config)
+        again = ServerProcess(config, LabelTable.load(config), hub, status, True)
+        with contextlib.closing(again):
+            assert without_times(again.run()) == without_times(right)
+
+
+def test_other_parties_hear_nothing_of_an_error_at_the_servers_own(tables, tmp_path):
+    config = server_config(tables, tmp_path, columns=OWN)
+    with contextlib.ExitStack() as stack:
+        hub = FlightHub("127.0.0.1:0", config.parties, None, silence=20.0)
+        side = Side(a_party("clinic", tables, tmp_path), hub.port)
+        side.start()
+        process = ServerProcess(config, LabelTable.load(config), hub, a_status(config))
+        stack.enter_context(contextlib.closing(process))
+
+        def fails(message: Any) -> Any:
+            raise PolicyError("The column 'income' is secret.")
+
+        hub.join(
+            LocalParty(dataclasses.replace(side.party.hello(), party="bank"), fails)
+        )
+        with pytest.raises(PolicyError, match="income") as failed:
+            process.run()
+        hub.close(failed.value)
+        side.join(20)
+    assert "Another party has stopped the run" in str(side.error)
+    assert "income" not in str(side.error)
 
 
 def test_a_party_that_dials_under_the_name_of_the_servers_own_is_refused(
