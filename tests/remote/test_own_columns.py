@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import datetime
 import functools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from lessvfl.remote.own_columns import party_config as party_of_server
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.predict import PredictingParty, Predictor
 from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.server_folder import run_number
 from lessvfl.remote.tables import LabelTable, open_table
 from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
@@ -233,7 +236,7 @@ def test_the_run_goes_on_after_another_party_was_lost(tables, tmp_path):
             return party
 
         with taking_part(config) as hub:
-            start_thread("clinic", lambda: lives(hub.port, clinic))
+            threading.Thread(target=lives, args=(hub.port, clinic), daemon=True).start()
             status = a_status(config)
             process = ServerProcess(config, LabelTable.load(config), hub, status)
             with contextlib.closing(process):
@@ -319,6 +322,26 @@ def test_columns_that_cannot_be_used_are_refused_in_a_sentence(
 
     with pytest.raises((ConfigError, DataError), match=words):
         begin()
+
+
+def test_a_section_is_read_as_a_partys_file_is(tables, tmp_path):
+    marks = {"age": [-999], "town": [datetime.date(9999, 12, 31)]}
+    own = {"data": "own.csv", "missing_values": marks, "missing": "fill"}
+    config = server_config(tables, tmp_path, columns=own)
+    columns = the_columns(config)
+    assert columns.name == "label-holder"
+    assert columns.data == str(tmp_path / "own.csv")
+    assert config.everyone == ("clinic", "label-holder")
+    (tmp_path / "party.yaml").write_text(yaml.safe_dump({"missing_values": marks}))
+    party = read(PartyConfig, tmp_path / "party.yaml")
+    assert columns.missing_values == party.missing_values
+    here = party_of_server(config, columns)
+    assert (here.missing, here.align, here.id) == ("fill", "psi", "who")
+    first = run_number(tmp_path, config, True)
+    assert run_number(tmp_path, config, True) == first
+    other = server_config(tables, tmp_path, columns=["age"])
+    with pytest.raises(ConfigError, match="another 'columns'"):
+        run_number(tmp_path, other, True)
 
 
 def test_labels_must_be_named_among_columns(tables, tmp_path):
