@@ -271,7 +271,7 @@ def check_contract(
 ) -> None:
     task = TASKS[name]
     header = {"lessvfl", "data", "method", "profile", "config"}
-    assert found.keys() == header | {"consensus", "runs"}
+    assert found.keys() == header | {"consensus", "ensemble", "runs"}
     check_consensus(found)
     assert found["lessvfl"] == lessvfl.__version__
     assert found["method"] == method
