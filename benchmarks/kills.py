@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import json
 import random
 import subprocess
@@ -266,7 +267,7 @@ class Asker(threading.Thread):
             return str(refused.code)
         except OSError:  # nobody is there, or a line was cut
             return "nobody"
-        except ValueError:
+        except (ValueError, http.client.HTTPException):
             return "cut short"
         return "right" if self._is_right(rows, said["predictions"]) else "wrong"
 

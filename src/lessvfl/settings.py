@@ -18,7 +18,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,6 +28,8 @@ from lessvfl.errors import ConfigError
 
 MOST_NAMES = 8  # that are listed beside the nearest one
 MOST_SHOWN = 300  # characters of a value that is not allowed
+
+Name = TypeVar("Name", bound=str)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,6 +298,19 @@ def unknown(what: str, name: str, known: Iterable[str], owner: str = "") -> Conf
     if not hint or len(names) <= MOST_NAMES:
         hint += f" Known: {', '.join(names)}."
     return ConfigError(f"Unknown {what} '{name}'{owner}.{hint}")
+
+
+def known_as(name: str, known: Iterable[Name], what: str) -> Name:
+    """Return one of several names, or refuse another.
+
+    >>> known_as("b", ("a", "b"), "'letter' option")
+    'b'
+    """
+    names = tuple(known)
+    for one in names:
+        if one == name:
+            return one
+    raise ConfigError(f"The {what} must be one of {', '.join(names)}. Got '{name}'.")
 
 
 def near(name: str, known: Iterable[str]) -> str:

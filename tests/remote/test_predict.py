@@ -152,16 +152,17 @@ def trained(tmp_path_factory):
     return train(tmp_path_factory.mktemp("trained"))
 
 
-def train(out: Path, **more: Any) -> Path:
+def train(out: Path, policy: Policy = WIDE, labels: Any = None, **more: Any) -> Path:
+    """Run a method between all sides; `more` is of the server's config."""
+    own = server_config(out, **{"align": "plain"} | more)
     with a_hub() as hub:
         for name in HELD:
             rows = order(name)
             frame = a_frame(name).take(rows)
-            config = party_config(name, out, align="plain")
+            config = party_config(name, out, align="plain", policy=policy)
             Side(PartyProcess(name, config, frame, IDS[rows]), hub.port)
-        status = Status("run", "less-vfl-auto", "people", tuple(HELD))
-        table = LabelTable(the_labels(), ids=IDS)
-        own = server_config(out, align="plain", **more)
+        status = Status("run", own.method, "people", tuple(HELD))
+        table = LabelTable(the_labels() if labels is None else labels, ids=IDS)
         server = ServerProcess(own, table, hub, status)
         server.run()
         server.close()

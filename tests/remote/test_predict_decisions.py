@@ -13,28 +13,18 @@ import pandas as pd
 import pytest
 from sklearn import metrics
 from tests.remote.test_predict import (
-    HELD,
     IDS,
-    Side,
-    a_frame,
-    a_hub,
     a_service,
     a_session,
     common,
     in_process,
-    order,
-    party_config,
-    server_config,
     the_labels,
+    train,
 )
 
 from lessvfl import load
 from lessvfl.data import write_table
 from lessvfl.errors import RecordError
-from lessvfl.remote.party import PartyProcess
-from lessvfl.remote.server import ServerProcess
-from lessvfl.remote.tables import LabelTable
-from lessvfl.status import Status
 
 COST = ("--cost", "fp=1,fn=5")
 
@@ -42,18 +32,7 @@ COST = ("--cost", "fp=1,fn=5")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Return the folder of a run of two seeds, with predictions and labels."""
-    out = tmp_path_factory.mktemp("trained")
-    with a_hub() as hub:
-        for name in HELD:
-            rows = order(name)
-            frame, config = a_frame(name), party_config(name, out, align="plain")
-            process = PartyProcess(name, config, frame.take(rows), IDS[rows])
-            Side(process, hub.port)
-        status = Status("run", "less-vfl-auto", "people", tuple(HELD))
-        table = LabelTable(the_labels(), ids=IDS)
-        server = ServerProcess(server_config(out, align="plain"), table, hub, status)
-        server.run()
-        server.close()
+    out = train(tmp_path_factory.mktemp("trained"))
     predict(out, "predictions.csv")
     own = the_labels()
     places = np.array(["north", "south"])[np.arange(len(IDS)) % 2]

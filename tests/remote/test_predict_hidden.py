@@ -11,31 +11,21 @@ import numpy as np
 import pytest
 import torch
 from tests.conftest import until
+from tests.remote import test_predict
 from tests.remote.test_predict import (
     HELD,
     IDS,
     WIDE,
-    Side,
-    a_frame,
-    a_hub,
     a_service,
     a_session,
     common,
     everybody,
     in_process,
-    order,
-    party_config,
-    server_config,
-    the_labels,
 )
 
 from lessvfl import load
 from lessvfl.core.hidden_paths import PathParty
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
-from lessvfl.remote.party import PartyProcess
-from lessvfl.remote.server import ServerProcess
-from lessvfl.remote.tables import LabelTable
-from lessvfl.status import Status
 from lessvfl.wire import messages
 
 METHOD = "vertical-boost"
@@ -57,19 +47,8 @@ ALLOWED = allowing()
 
 
 def train(out: Path, settings: dict[str, Any], method: str = METHOD) -> Path:
-    with a_hub() as hub:
-        for name in HELD:
-            rows = order(name)
-            config = party_config(name, out, align="plain", policy=BOTH)
-            process = PartyProcess(name, config, a_frame(name).take(rows), IDS[rows])
-            Side(process, hub.port)
-        status = Status("run", method, "people", tuple(HELD))
-        how = {"method": method, "settings": settings, "seeds": (0,), "align": "plain"}
-        table = LabelTable(the_labels(), ids=IDS)
-        server = ServerProcess(server_config(out, **how), table, hub, status)
-        server.run()
-        server.close()
-    return out
+    how = {"method": method, "settings": settings, "seeds": (0,)}
+    return test_predict.train(out, BOTH, **how)
 
 
 @pytest.fixture(scope="module")

@@ -14,36 +14,28 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import spearmanr
+from tests.remote import test_predict
 from tests.remote.test_predict import (
     HELD,
     IDS,
     WIDE,
-    Side,
     a_frame,
-    a_hub,
     a_party,
     a_session,
     common,
     everybody,
     in_process,
     order,
-    party_config,
-    server_config,
-    the_labels,
 )
 
 from lessvfl import data, load, report
 from lessvfl.core.shapley import mean_embedding
 from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.remote import background
-from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Telling
 from lessvfl.remote.predict import reasons
-from lessvfl.remote.server import ServerProcess
-from lessvfl.remote.tables import LabelTable
 from lessvfl.run.reasons import ServerReasons
 from lessvfl.run.record import EFFECTS, JOURNAL, read_journal
-from lessvfl.status import Status
 from lessvfl.wire.control import Agreed, Ask, Declined, Explain, Explained, Open
 
 ALSO_PLAIN = dataclasses.replace(WIDE, methods=("plain", "vertical-boost"))
@@ -63,19 +55,8 @@ def telling(**how: Telling) -> dict[str, dict[str, Any]]:
 
 
 def train(out: Path, method: str, labels: Any = None, **settings: Any) -> Path:
-    with a_hub() as hub:
-        for name in HELD:
-            rows = order(name)
-            config = party_config(name, out, align="plain", policy=ALSO_PLAIN)
-            process = PartyProcess(name, config, a_frame(name).take(rows), IDS[rows])
-            Side(process, hub.port)
-        status = Status("run", method, "people", tuple(HELD))
-        how = {"method": method, "settings": settings, "seeds": (0,), "align": "plain"}
-        table = LabelTable(the_labels() if labels is None else labels, ids=IDS)
-        server = ServerProcess(server_config(out, **how), table, hub, status)
-        server.run()
-        server.close()
-    return out
+    how = {"method": method, "settings": settings, "seeds": (0,)}
+    return test_predict.train(out, ALSO_PLAIN, labels, **how)
 
 
 @pytest.fixture(scope="module")

@@ -81,13 +81,9 @@ def tracked(
 def read_inference(name: str) -> Inference:
     """Return how trees predict, or refuse another name."""
     from lessvfl.core.hidden_paths import INFERENCES
+    from lessvfl.settings import known_as
 
-    for known in INFERENCES:
-        if name == known:
-            return known
-    raise ConfigError(
-        f"The 'inference' must be one of {', '.join(INFERENCES)}. Got '{name}'."
-    )
+    return known_as(name, INFERENCES, "'inference'")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
@@ -20,7 +19,6 @@ from sklearn.ensemble import (
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from lessvfl import data, methods
 from lessvfl.core import metrics
@@ -41,7 +39,6 @@ SPURIOUS = cells.SPURIOUS
 SCORES = ("balanced_accuracy", "auc", "r2")
 JUDGES = ("linear", "boosted")
 MIB = 2**20
-TINY = 1e-300  # where a probability is none
 
 
 @dataclass(frozen=True)
@@ -247,22 +244,8 @@ def _outputs(
 ) -> torch.Tensor:
     """Return what a model says of the test rows: amounts, or logits of classes."""
     regression = problem.task == "regression"
-    several = problem.task == "multiclass"
-    out = np.zeros((len(problem.y_test), problem.n_classes if several else 1))
-    if X.shape[1] == 0:
-        out += problem.y_train.mean() if regression else 0.0
-        return torch.as_tensor(out)
     model = _model(name, regression, "balanced" if is_rare else None)
-    with threadpool_limits(1):
-        model.fit(X, problem.y_train)
-        if several:
-            out += np.log(TINY)  # of classes without a training row
-            shares = model.predict_proba(X_test).clip(TINY)
-            out[:, model.classes_.astype(int)] = np.log(shares)
-        else:
-            said = model.predict if regression else model.decision_function
-            out[:, 0] = said(X_test)
-    return torch.as_tensor(out)
+    return models.outputs_of(model, problem, X, X_test)
 
 
 def _model(name: str, regression: bool, weight: str | None) -> Any:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
@@ -21,6 +22,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from lessvfl.data import Problem
 from lessvfl_bench.peers.pooled import Mask
 
+TINY = 1e-300  # where a probability is none
+
 
 def side_by_side(
     problem: Problem, features: set[str] | None = None
@@ -33,6 +36,31 @@ def side_by_side(
         for part, X in zip(parts, (party.X_train, party.X_test), strict=True):
             part.append(X[:, chosen])
     return [np.hstack(part) for part in parts]
+
+
+def outputs_of(
+    model: Any, problem: Problem, X: NDArray[Any], X_test: NDArray[Any]
+) -> torch.Tensor:
+    """Return what a fitted model says of the test rows: amounts, or logits, (n, K).
+
+    It is fitted here, unless there is no column to fit it to.
+    """
+    regression = problem.task == "regression"
+    several = problem.task == "multiclass"
+    out = np.zeros((len(problem.y_test), problem.n_classes if several else 1))
+    if X.shape[1] == 0:
+        out += problem.y_train.mean() if regression else 0.0
+        return torch.as_tensor(out)
+    with threadpool_limits(1):
+        model.fit(X, problem.y_train)
+        if several:
+            out += np.log(TINY)  # of classes without a training row
+            shares = model.predict_proba(X_test).clip(TINY)
+            out[:, model.classes_.astype(int)] = np.log(shares)
+        else:
+            said = model.predict if regression else model.decision_function
+            out[:, 0] = said(X_test)
+    return torch.as_tensor(out)
 
 
 def score_of(problem: Problem, predicted: NDArray[Any]) -> float:

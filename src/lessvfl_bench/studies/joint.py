@@ -15,7 +15,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from lessvfl import data
 from lessvfl.core import metrics
@@ -40,7 +39,6 @@ FAR = 1000  # between the seeds of an ensemble: those of other splits are elsewh
 NEAR = 0.01  # of AUC, below gradient boosting
 SCORES = ("auc", "balanced_accuracy")
 MIB = 2**20
-TINY = 1e-300  # where a probability is none
 
 
 @dataclass(frozen=True)
@@ -178,20 +176,9 @@ def fitted_scores(
 ) -> dict[str, float]:
     """Return the test scores of a model on pooled columns, some or all of them."""
     X, X_test = models.side_by_side(problem, features)
-    n_test, several = len(problem.y_test), problem.task == "multiclass"
-    z = np.zeros((n_test, problem.n_classes if several else 1))
-    if X.shape[1]:
-        model = _model(name, problem, "balanced" if is_rare else None)
-        with threadpool_limits(1):
-            model.fit(X, problem.y_train)
-            if several:
-                z += np.log(TINY)  # of classes without a training row
-                shares = model.predict_proba(X_test).clip(TINY)
-                z[:, model.classes_.astype(int)] = np.log(shares)
-            else:
-                z[:, 0] = model.decision_function(X_test)
+    model = _model(name, problem, "balanced" if is_rare else None)
+    out = models.outputs_of(model, problem, X, X_test).unsqueeze(0)
     y = torch.as_tensor(problem.y_test).long().unsqueeze(0)
-    out = torch.as_tensor(z).unsqueeze(0)
     found = metrics.measure(out, y, problem.task, names=SCORES)
     return {score: float(value) for score, value in found.items()}
 

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.errors import ConfigError, DataError
+from lessvfl.errors import DataError
+from lessvfl.settings import known_as
 
 RecalibrationKind = Literal["isotonic", "platt"]
 KINDS: tuple[RecalibrationKind, ...] = get_args(RecalibrationKind)
@@ -98,12 +99,7 @@ class Recalibration:
 
 def read_kind(name: str) -> RecalibrationKind:
     """Return how probabilities are fitted, or refuse another name."""
-    for known in KINDS:
-        if name == known:
-            return known
-    raise ConfigError(
-        f"The 'recalibrate' option must be one of {', '.join(KINDS)}. Got '{name}'."
-    )
+    return known_as(name, KINDS, "'recalibrate' option")
 
 
 def _fit_isotonic(
