@@ -29,7 +29,7 @@ from lessvfl.errors import ConfigError
 MOST_NAMES = 8  # that are listed beside the nearest one
 MOST_SHOWN = 300  # characters of a value that is not allowed
 
-Choice = TypeVar("Choice", bound=str)
+KnownName = TypeVar("KnownName", bound=str)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,7 +300,7 @@ def unknown(what: str, name: str, known: Iterable[str], owner: str = "") -> Conf
     return ConfigError(f"Unknown {what} '{name}'{owner}.{hint}")
 
 
-def known_as(name: str, known: Iterable[Choice], what: str) -> Choice:
+def known_as(name: str, known: Iterable[KnownName], what: str) -> KnownName:
     """Return one of several names, or refuse another.
 
     >>> known_as("b", ("a", "b"), "'letter' option")
