@@ -1,0 +1,202 @@
+"""Mechanisms: what a side does to labels, gradients or embeddings before they leave.
+
+Those that an accountant knows say what their releases are (``mechanisms.Releases``);
+the others change what can be read off a message, and promise nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lessvfl.core.plans import SECRET, stream
+from lessvfl.mechanisms import GradientDefenceName, Releases
+
+TINY = 1e-12  # a norm, or a square of one, that counts as none
+
+
+@dataclass(frozen=True)
+class ClippedNoise:
+    """Rows of numbers clipped to a norm, with Gaussian noise on every number.
+
+    `noise` is the deviation as a multiple of `clip`. Another row in the place of one
+    moves it by twice the clip at most: the sensitivity.
+    """
+
+    clip: float
+    noise: float
+
+    adjacency: ClassVar[str] = "what one row is computed from is another row's"
+    covers: ClassVar[str] = (
+        "what a row's own numbers tell of it, whoever knows the networks; not what "
+        "networks, trained on it with others, tell by the numbers of other rows"
+    )
+
+    @property
+    def sensitivity(self) -> float:
+        """Return how far a row may move where another is in its place."""
+        return 2 * self.clip
+
+    def factors(self, rows: Tensor) -> Tensor:
+        """Return by what rows (..., n, width) are multiplied to be clipped."""
+        norms = rows.norm(dim=-1, keepdim=True).clamp_min(TINY)
+        return (self.clip / norms).clamp_max(1.0)
+
+    def apply(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Return rows (R, n, width), clipped and with noise, a stream a replica."""
+        drawn = [torch.randn(rows.shape[1:], generator=one) for one in generators]
+        deviation = self.noise * self.clip
+        return rows * self.factors(rows) + deviation * torch.stack(drawn).to(rows)
+
+    def back(self, gradient: Tensor, rows: Tensor) -> Tensor:
+        """Return the gradient by the rows before they were clipped."""
+        factors = self.factors(rows)
+        norms = rows.norm(dim=-1, keepdim=True).clamp_min(TINY)
+        along = rows / norms
+        radial = (gradient * along).sum(dim=-1, keepdim=True) * along
+        return torch.where(factors < 1, factors * (gradient - radial), gradient)
+
+    def releases(self, times: int) -> Releases:
+        """Return what an accountant must know of so many releases of a row."""
+        deviation = self.noise * self.clip
+        return Releases("gaussian", deviation / self.sensitivity, times)
+
+
+# ------------------------------------------------------------------- what a party sends
+
+
+@dataclass
+class EmbeddingGuard:
+    """Noise on all embeddings that leave a party, and how often each row has left.
+
+    Where seeds are secret, noise is drawn by what it is added to as well: a step that
+    goes another way after a break does not have the noise of the first.
+    """
+
+    mechanism: ClippedNoise
+    seeds: tuple[int, ...]  # the party's own
+
+    def release(self, h: Tensor, *name: str | int) -> Tensor:
+        """Return embeddings (R, n, E) as they may leave."""
+        generators = []
+        for seed, rows in zip(self.seeds, h.detach(), strict=True):
+            own: tuple[str | int, ...] = ("noise", *name)
+            if seed >= SECRET:
+                content = rows.contiguous().cpu().numpy().tobytes()
+                own = (*own, hashlib.sha256(content).hexdigest())
+            generators.append(stream(seed, *own))
+        return self.mechanism.apply(h, generators)
+
+
+# ------------------------------------------------------------------ what a server sends
+
+
+@dataclass(frozen=True)
+class GradientDefence:
+    """What a server does to dL/dh (R, b, E_m) before it sends it to a party.
+
+    ``max-norm`` stretches every row's gradient at random, so that all may be as long as
+    the longest; ``marvell`` adds the noise that makes two classes least different for
+    its power (both after Li et al., Label leakage and protection in two-party split
+    learning, ICLR 2022); ``gaussian`` clips and adds noise. Only the last has a price
+    that an accountant knows.
+    """
+
+    kind: GradientDefenceName
+    noise: float  # marvell: power by that of the difference of classes; gaussian
+    clip: float  # gaussian: of a row's gradient times the rows of its batch
+
+    def apply(
+        self, gradient: Tensor, y: Tensor, generators: Sequence[torch.Generator]
+    ) -> Tensor:
+        """Return gradients (R, b, width) as they may leave; labels are (S, b)."""
+        if self.kind == "gaussian":
+            n = gradient.shape[1]
+            return self.mechanism.apply(gradient * n, generators) / n
+        change = _stretched if self.kind == "max-norm" else self._least_different
+        own = y.expand(len(gradient), -1)
+        parts = zip(gradient, own, generators, strict=True)
+        return torch.stack([change(*part) for part in parts])
+
+    @property
+    def mechanism(self) -> ClippedNoise:
+        """Return the mechanism whose price is known."""
+        assert self.kind == "gaussian"
+        return ClippedNoise(self.clip, self.noise)
+
+    def _least_different(
+        self, gradient: Tensor, y: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Add Marvell's noise to the gradients (b, width) of two classes."""
+        is_one = y.bool()
+        if is_one.all() or not is_one.any():
+            return gradient
+        groups = [gradient[~is_one].double(), gradient[is_one].double()]
+        between = groups[1].mean(dim=0) - groups[0].mean(dim=0)
+        square = float(between.square().sum())
+        if square < TINY**2:
+            return gradient
+        width = gradient.shape[1]
+        spread = [
+            float((own - own.mean(dim=0)).square().sum() / (len(own) * width))
+            for own in groups
+        ]
+        share = float(is_one.double().mean())
+        power = self.noise * square
+        found = marvell_variances(square, spread, share, power, width)
+        axis = (between / math.sqrt(square)).to(gradient)
+        z = torch.randn(gradient.shape, generator=generator).to(gradient)
+        along = (z @ axis).unsqueeze(1) * axis
+        variances = torch.tensor(found).to(gradient)[is_one.long()]
+        first, rest = variances.sqrt().split(1, dim=1)
+        return gradient + first * along + rest * (z - along)
+
+
+def _stretched(gradient: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+    norms = gradient.norm(dim=1, keepdim=True).clamp_min(TINY)
+    factor = ((norms.max() / norms).square() - 1).clamp_min(0).sqrt()
+    z = torch.randn(len(gradient), 1, generator=generator).to(gradient)
+    return gradient * (1 + factor * z)
+
+
+def marvell_variances(
+    square: float, spread: Sequence[float], share: float, power: float, width: int
+) -> list[tuple[float, float]]:
+    """Return the variance of noise along the difference of two classes, and across.
+
+    It is the noise of the least symmetric KL divergence between the classes (0 and 1,
+    of which the second has `share` of the rows) whose means are `square` apart, and
+    whose own variances are `spread`, with so much power in the mean over rows.
+    """
+    from scipy import optimize  # type: ignore[import-untyped]
+
+    unit = square / width + sum(spread)  # everything is measured by it
+    d, g = width - 1, square / unit
+    u, v = (value / unit for value in spread)
+    total = power / unit
+    costs = np.array([1 - share, (1 - share) * d, share, share * d])
+
+    def divergence(x: NDArray[np.float64]) -> float:
+        a, b, e, f = x[0] + u, x[1] + u, x[2] + v, x[3] + v
+        across = d * (b / f + f / b)
+        return float(across + (a + g) / e + (e + g) / a)
+
+    start = np.array([total, TINY, total, TINY]) * 0.9
+    found = optimize.minimize(
+        divergence,
+        np.maximum(start, 1e-9),
+        method="SLSQP",
+        bounds=[(1e-9, None)] * 4,
+        constraints={"type": "ineq", "fun": lambda x: total - costs @ x},
+        options={"maxiter": 100},
+    )
+    x = np.maximum(found.x, 0) * unit
+    return [(float(x[0]), float(x[1])), (float(x[2]), float(x[3]))]
