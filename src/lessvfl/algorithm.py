@@ -70,6 +70,8 @@ def train_jointly(
         *grads, down = stage.passes.back(*gradients(loss.sum(), [z]))
         if plan.record:  # less-vfl-auto: parties select by these gradients
             down = batch.of_log_likelihood(down, z.detach())
+        widths = [parties.sizes[name] for name in parties.names]
+        down = batch.protected(down, widths, plan.stage, step)
         rate, last = stage.pace(held_out)
         stage.update(grads, rate)  # line 8
         h = parties.descend(plan, step, labels.seeds, down, rate, last)  # lines 9-13

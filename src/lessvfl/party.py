@@ -31,6 +31,7 @@ from lessvfl.core.plans import (
     sample_rows,
     take,
 )
+from lessvfl.core.privacy import EmbeddingGuard
 from lessvfl.core.protocol import Holder, NewProtocol, QueryStage, Selected, ShownScores
 from lessvfl.core.shadows import ShadowSelection, ShadowSelector
 from lessvfl.core.solve import in_order
@@ -49,7 +50,8 @@ class Party:
     once, or, as in the released code, its pre-trained embeddings, sent on and never
     trained. `observe` is told of stage 3's epochs. `seeds` are shared with everybody
     (the order of rows), `private` seeds are of the party's own streams: shadows,
-    batches of its own, rounding; the shared ones unless given.
+    batches of its own, rounding; the shared ones unless given. `guard` adds noise to
+    whatever embeddings leave.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Party:
         observe: Observer = lambda event: None,
         private: tuple[int, ...] | None = None,
         protocol: NewProtocol | None = None,
+        guard: EmbeddingGuard | None = None,
     ) -> None:
         self.name = name
         self.net = net
@@ -80,6 +83,7 @@ class Party:
         self._shadows = ShadowSelection(ShadowSelector(name, *own))
         self._whole: Whole | None = None  # before the first of two selections
         self._queries = QueryStage(protocol)
+        self._guard = guard
 
     @property
     def blocks(self) -> Tensor | None:
@@ -188,6 +192,8 @@ class Party:
                 f"'{request.stage}', {'the end' if request.last else 'no end'}."
             )
         gradient = self._substitute.without(gradient)
+        if self._guard is not None:
+            gradient = self._guard.mechanism.back(gradient, training.h)
         grads = training.passes.back(gradient)
         if training.is_recorded:
             self._shadows.memory.add(training.rows, training.h, gradient)
@@ -376,6 +382,8 @@ class Party:
 
     def _block(self, h: Tensor, bits: int, *name: str | int) -> messages.Block:
         mask = self.net.output_mask
+        if self._guard is not None:
+            h = self._guard.release(h, *name) * mask.unsqueeze(1)
         return messages.Block.in_bits(
             h, self._widths, bits, mask, self._private, "up", self.name, *name
         )

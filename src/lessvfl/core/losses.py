@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lessvfl.core.plans import Rows, take
+from lessvfl.core.plans import Rows, stream, take
+from lessvfl.core.privacy import GradientDefence
 from lessvfl.core.prox import per_replica
 from lessvfl.terms import Task
 
@@ -105,6 +106,17 @@ class Labels:
     weight: Tensor | None = None  # of every row (S, N), with mean 1; None: all alike
     huber_delta: Tensor | None = None  # of its loss (S, 1); None: the squared error
     blocks: Tensor | None = None  # that rows belong to (S, N); None: all are alone
+    defence: GradientDefence | None = None  # of its gradients; None: they leave as such
+
+    def protected(
+        self, gradient: Tensor, widths: Sequence[int], *name: str | int
+    ) -> Tensor:
+        """Return dL/dh (R, b, E) as it may leave, each party's part for itself."""
+        if self.defence is None:
+            return gradient
+        streams = [stream(seed, "defence", *name) for seed in self.seeds]
+        own = torch.split(gradient, list(widths), dim=2)
+        return torch.cat([self.defence.apply(g, self.y, streams) for g in own], dim=2)
 
     def at(self, rows: Rows) -> Labels:
         """Return the labels of some rows."""

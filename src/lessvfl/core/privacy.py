@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl.core.plans import SECRET, stream
+from lessvfl.core.plans import stream
 from lessvfl.mechanisms import GradientDefenceName, Releases
 
 TINY = 1e-12  # a norm, or a square of one, that counts as none
@@ -47,8 +47,7 @@ class ClippedNoise:
 
     def factors(self, rows: Tensor) -> Tensor:
         """Return by what rows (..., n, width) are multiplied to be clipped."""
-        norms = rows.norm(dim=-1, keepdim=True).clamp_min(TINY)
-        return (self.clip / norms).clamp_max(1.0)
+        return (self.clip / norms_of(rows)).clamp_max(1.0)
 
     def apply(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Return rows (R, n, width), clipped and with noise, a stream a replica."""
@@ -59,8 +58,7 @@ class ClippedNoise:
     def back(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the gradient by the rows before they were clipped."""
         factors = self.factors(rows)
-        norms = rows.norm(dim=-1, keepdim=True).clamp_min(TINY)
-        along = rows / norms
+        along = rows / norms_of(rows)
         radial = (gradient * along).sum(dim=-1, keepdim=True) * along
         return torch.where(factors < 1, factors * (gradient - radial), gradient)
 
@@ -70,15 +68,22 @@ class ClippedNoise:
         return Releases("gaussian", deviation / self.sensitivity, times)
 
 
+def norms_of(rows: Tensor) -> Tensor:
+    """Return the norm of every row, (..., n, 1), none of them zero."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    return norms.clamp_min(TINY)
+
+
 # ------------------------------------------------------------------- what a party sends
 
 
 @dataclass
 class EmbeddingGuard:
-    """Noise on all embeddings that leave a party, and how often each row has left.
+    """Noise on all embeddings that leave a party.
 
-    Where seeds are secret, noise is drawn by what it is added to as well: a step that
-    goes another way after a break does not have the noise of the first.
+    It is drawn by the party's own seed and by what it is added to: the same embeddings
+    sent again have the same noise, and others at the same step, after a break, have
+    noise of their own.
     """
 
     mechanism: ClippedNoise
@@ -87,12 +92,9 @@ class EmbeddingGuard:
     def release(self, h: Tensor, *name: str | int) -> Tensor:
         """Return embeddings (R, n, E) as they may leave."""
         generators = []
-        for seed, rows in zip(self.seeds, h.detach(), strict=True):
-            own: tuple[str | int, ...] = ("noise", *name)
-            if seed >= SECRET:
-                content = rows.contiguous().cpu().numpy().tobytes()
-                own = (*own, hashlib.sha256(content).hexdigest())
-            generators.append(stream(seed, *own))
+        for seed, rows in zip(self.seeds, h.detach().cpu(), strict=True):
+            content = hashlib.sha256(rows.contiguous().numpy().tobytes()).hexdigest()
+            generators.append(stream(seed, "noise", *name, content))
         return self.mechanism.apply(h, generators)
 
 
@@ -156,15 +158,16 @@ class GradientDefence:
         z = torch.randn(gradient.shape, generator=generator).to(gradient)
         along = (z @ axis).unsqueeze(1) * axis
         variances = torch.tensor(found).to(gradient)[is_one.long()]
-        first, rest = variances.sqrt().split(1, dim=1)
+        first, rest = variances.sqrt().unsqueeze(2).unbind(dim=1)
         return gradient + first * along + rest * (z - along)
 
 
 def _stretched(gradient: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-    norms = gradient.norm(dim=1, keepdim=True).clamp_min(TINY)
+    norms = norms_of(gradient)
     factor = ((norms.max() / norms).square() - 1).clamp_min(0).sqrt()
     z = torch.randn(len(gradient), 1, generator=generator).to(gradient)
-    return gradient * (1 + factor * z)
+    stretched: Tensor = gradient * (1 + factor * z)
+    return stretched
 
 
 def marvell_variances(
@@ -176,7 +179,7 @@ def marvell_variances(
     of which the second has `share` of the rows) whose means are `square` apart, and
     whose own variances are `spread`, with so much power in the mean over rows.
     """
-    from scipy import optimize  # type: ignore[import-untyped]
+    from scipy import optimize
 
     unit = square / width + sum(spread)  # everything is measured by it
     d, g = width - 1, square / unit

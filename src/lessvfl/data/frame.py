@@ -249,6 +249,7 @@ class Dataset:
     y: NDArray[Any]  # int64 0..C-1 for classification, float64 for regression
     task: Task
     label_names: tuple[str, ...] = ()
+    randomised: NDArray[np.int64] | None = None  # (N,), y as training may know it
     X_test: Frame | None = None
     y_test: NDArray[Any] | None = None
     n_parties: int = 4  # what the paper used, and what a user gets unless told
@@ -272,6 +273,11 @@ class Dataset:
         return self.parties or self.n_parties
 
     @property
+    def told(self) -> NDArray[Any]:
+        """Return the labels as training may know them, and whoever takes part in it."""
+        return self.y if self.randomised is None else self.randomised
+
+    @property
     def checksum(self) -> str:
         """Return the SHA-256 of its cells and labels, test rows after the others."""
         content = hashlib.sha256()
@@ -287,6 +293,7 @@ class Dataset:
             self,
             X=self.X.take(rows),
             y=self.y[rows],
+            randomised=None if self.randomised is None else self.randomised[rows],
             weight=None if self.weight is None else self.weight[rows],
             units=None if self.units is None else self.units[rows],
             times=None if self.times is None else self.times[rows],
@@ -397,6 +404,17 @@ class DataConfig(Section):
     )
     scale_labels: bool = setting(
         a_flag(), True, "regression: the server standardises its own labels"
+    )
+    embedding_noise: float = setting(
+        a_float(),
+        0.0,
+        "Gaussian noise on all embeddings that leave a party: its deviation, as a "
+        "multiple of embedding_clip; 0: none",
+    )
+    embedding_clip: float = setting(
+        a_float(open_low=True),
+        1.0,
+        "the largest norm of a row's embedding, where there is noise on it",
     )
     max_categories: int = setting(
         an_int(2), 64, "most different texts in a column of categories"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from lessvfl.data.frame import Dataset, Floats, Frame, check_texts, is_missing
 from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
 from lessvfl.errors import ConfigError, DataError
+from lessvfl.mechanisms import GRADIENT_DEFENCES
 from lessvfl.settings import Kind, Section, a_float, one_of, or_none, refuse, setting
 from lessvfl.terms import MEASURES, SCORE_TEXTS, Task, labels_text, listed, plural
 
@@ -81,6 +82,28 @@ class LabelConfig(Section):
         None,
         "none: the class of the largest probability is predicted; balanced: the one "
         "whose probability is the largest multiple of its share of the rows",
+    )
+    label_epsilon: float | None = setting(
+        or_none(a_float(open_low=True)),
+        None,
+        "classes: training labels are randomised once, so that all that is computed "
+        "from them tells of each this much at most; none: they are as they are",
+    )
+    gradient_defence: str = setting(
+        one_of(*GRADIENT_DEFENCES),
+        "none",
+        "what is done to gradients before they leave the server",
+    )
+    gradient_noise: float = setting(
+        a_float(open_low=True),
+        1.0,
+        "marvell: the power of its noise, as a multiple of that of the difference of "
+        "classes; gaussian: the deviation, as a multiple of gradient_clip",
+    )
+    gradient_clip: float = setting(
+        a_float(open_low=True),
+        1.0,
+        "gaussian: the largest norm of a row's gradient, before the mean over a batch",
     )
 
 

@@ -33,6 +33,7 @@ from lessvfl.data.labels import (
     scaled_labels,
     threshold_of,
 )
+from lessvfl.data.randomised import randomise
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent
 from lessvfl.data.test_rows import settle_test_rows
 from lessvfl.errors import DataError, warn
@@ -163,7 +164,7 @@ def prepare(
     >>> [party.features for party in problem.parties]
     [('x0', 'x1', 'spurious_party0_0'), ('x2',)]
     """
-    seed = config.row_seed(seed)
+    seed, dataset = config.row_seed(seed), randomise(dataset, labels)
     count, X = dataset.own_parties if parties is None else parties, dataset.X
     dealt = dealing.deal_columns(X.names, count, config, seed, X.unused)
     shares = plant.shares_of(spurious, len(dealt))
@@ -279,7 +280,7 @@ def label_rows(
 ) -> LabelRows:
     """Return the labels of these training and test rows."""
     weight = None if dataset.weight is None else dataset.weight[train]
-    rows = LabelRows(dataset.y[train], dataset.y[test], weight)
+    rows = LabelRows(dataset.told[train], dataset.y[test], weight)
     if blocks is None:
         return rows
     of_test = some_blocks(blocks.of_row, test)
@@ -359,7 +360,7 @@ def _rows(
     Those are None where all training rows are common.
     """
     if dataset.X_test is not None and dataset.y_test is not None:
-        own = LabelRows(dataset.y, dataset.y_test, dataset.weight)
+        own = LabelRows(dataset.told, dataset.y_test, dataset.weight)
         if blocks is not None:
             own = _with_blocks(own, np.arange(len(dataset.y)), blocks)
             n_blocks = blocks.n_blocks + len(dataset.y_test)  # where all are alone

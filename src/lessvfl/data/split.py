@@ -49,7 +49,7 @@ def split_rows(
         assert blocks is not None
         is_train = np.isin(blocks, blocks[:n_train])
         return _both_sides(dataset, rows[is_train], rows[~is_train])
-    classes = None if dataset.task == "regression" else dataset.y
+    classes = None if dataset.task == "regression" else dataset.told
     if classes is not None:
         _refuse_rare_classes(dataset, n - n_train)
     if blocks is not None or n >= MANY_ROWS:
@@ -106,7 +106,7 @@ def _fold_rows(
     fold this is.
     """
     first, fold = divmod(seed, config.folds)
-    n, classes = len(dataset.y), None if dataset.task == "regression" else dataset.y
+    n, classes = len(dataset.y), None if dataset.task == "regression" else dataset.told
     if config.folds > n:
         raise DataError(
             f"The folds of '{dataset.name}' must be as many as its rows or fewer. Got "
@@ -286,7 +286,7 @@ def _draw_test_rows(
 
 def _refuse_rare_classes(dataset: Dataset, n_test: int) -> None:
     """Refuse what cannot be stratified: too rare a class, too small a part."""
-    counts = np.bincount(dataset.y, minlength=len(dataset.label_names))
+    counts = np.bincount(dataset.told, minlength=len(dataset.label_names))
     if counts.min() < 2:
         rare = dataset.label_names[int(counts.argmin())]
         raise DataError(

@@ -23,10 +23,13 @@ from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.core.party_data import PartyData, cut_columns
+from lessvfl.core.privacy import ClippedNoise, EmbeddingGuard, GradientDefence
 from lessvfl.data import CellCounts, Encoding, Problem, Scratch, StoredTable
 from lessvfl.errors import ConfigError, warn
+from lessvfl.mechanisms import GRADIENT_DEFENCES
 from lessvfl.party import Party
 from lessvfl.run.profiles import Settings
+from lessvfl.settings import known_as
 from lessvfl.terms import Observer, PartyId, Task
 
 PartyNets = Factory | nn.Module | Mapping[str, Factory | nn.Module]
@@ -139,7 +142,20 @@ class Builder:
             delta = self.rows([np.array([value]) for value in deltas])
         y = self.labels([p.y_train for p in problems], task)
         blocks = self.blocks([p.blocks for p in problems])
-        return Labels(y, task, self.seeds, weight, delta, blocks)
+        defence = self._gradient_defence(task)
+        return Labels(y, task, self.seeds, weight, delta, blocks, defence)
+
+    def _gradient_defence(self, task: Task) -> GradientDefence | None:
+        own = self.settings.labels
+        kind = known_as(own.gradient_defence, GRADIENT_DEFENCES, "'gradient_defence'")
+        if kind == "none":
+            return None
+        if kind == "marvell" and task != "binary":
+            raise ConfigError(
+                "The 'gradient_defence' setting marvell is of two classes. Got "
+                f"{'amounts' if task == 'regression' else 'more of them'}."
+            )
+        return GradientDefence(kind, own.gradient_noise, own.gradient_clip)
 
     def blocks(self, of: Sequence[np.ndarray[Any, Any] | None]) -> Tensor | None:
         """Return the blocks of training rows (S, N), one array a replica or none.
@@ -212,4 +228,12 @@ class Builder:
             observe,
             self.private,
             methods.get(self.settings.method).protocol_of(config),
+            self._embedding_guard(),
         )
+
+    def _embedding_guard(self) -> EmbeddingGuard | None:
+        own = self.settings.data
+        if own.embedding_noise == 0:
+            return None
+        mechanism = ClippedNoise(own.embedding_clip, own.embedding_noise)
+        return EmbeddingGuard(mechanism, self.private)

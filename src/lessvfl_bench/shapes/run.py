@@ -32,7 +32,9 @@ from lessvfl_bench.study import (
 from lessvfl_bench.study import mean as mean_of
 
 OURS, PUBLISHED = "less-vfl-auto", "less-vfl"
-BY_SHARES = {"threshold": "balanced"}  # as the balanced accuracy asks of rare classes
+BY_SHARES: dict[str, Any] = {
+    "threshold": "balanced"
+}  # as the balanced accuracy asks of rare classes
 PEERS = {"L1": pooled.l1_logistic, "Boruta": pooled.boruta}
 SCORED = ("VFL", "linear", "boosting")  # on all columns
 METHODS = (OURS, PUBLISHED, *PEERS, *SCORED)
