@@ -23,13 +23,14 @@ SOURCES = {
 }
 
 # Everyone may import these.
-COMMON = {"errors", "settings", "templates", "terms"}
+COMMON = {"errors", "mechanisms", "settings", "templates", "terms"}
 
 # Besides those, a room may import the rooms (or single modules) on its right.
 MATHEMATICS = {"algorithm", "core", "wire"}
 BELOW_RUN = MATHEMATICS | {"data", "methods", "party"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "mechanisms": set(),
     "settings": set(),
     "templates": set(),
     "terms": set(),

@@ -14,13 +14,13 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lessvfl.core.plans import stream
 from lessvfl.mechanisms import GradientDefenceName, Releases
 
 TINY = 1e-12  # a norm, or a square of one, that counts as none
+GRID = np.linspace(0, 1, 65)  # shares of a power that are tried
 
 
 @dataclass(frozen=True)
@@ -177,29 +177,25 @@ def marvell_variances(
 
     It is the noise of the least symmetric KL divergence between the classes (0 and 1,
     of which the second has `share` of the rows) whose means are `square` apart, and
-    whose own variances are `spread`, with so much power in the mean over rows.
+    whose own variances are `spread`, with so much power in the mean over rows. Across,
+    noise makes two variances equal at most; what remains goes along, to one class or
+    the other. The best of a grid of both.
     """
-    from scipy import optimize
-
-    unit = square / width + sum(spread)  # everything is measured by it
-    d, g = width - 1, square / unit
-    u, v = (value / unit for value in spread)
-    total = power / unit
-    costs = np.array([1 - share, (1 - share) * d, share, share * d])
-
-    def divergence(x: NDArray[np.float64]) -> float:
-        a, b, e, f = x[0] + u, x[1] + u, x[2] + v, x[3] + v
-        across = d * (b / f + f / b)
-        return float(across + (a + g) / e + (e + g) / a)
-
-    start = np.array([total, TINY, total, TINY]) * 0.9
-    found = optimize.minimize(
-        divergence,
-        np.maximum(start, 1e-9),
-        method="SLSQP",
-        bounds=[(1e-9, None)] * 4,
-        constraints={"type": "ineq", "fun": lambda x: total - costs @ x},
-        options={"maxiter": 100},
-    )
-    x = np.maximum(found.x, 0) * unit
-    return [(float(x[0]), float(x[1])), (float(x[2]), float(x[3]))]
+    u, v = spread
+    d, shares = width - 1, (1 - share, share)
+    lower = int(v < u)  # the class whose variance is raised across
+    price = shares[lower] * d
+    most = min(abs(u - v), power / price) if d else 0.0
+    across = most * GRID[:, None]  # (n, 1)
+    left = power - price * across
+    along = (left * (1 - GRID) / shares[0] + u, left * GRID / shares[1] + v)  # (n, n)
+    b, f = (u + across, v + 0 * across) if lower == 0 else (u + 0 * across, v + across)
+    with np.errstate(divide="ignore", invalid="ignore"):  # without variance: infinite
+        between = (along[0] + square) / along[1] + (along[1] + square) / along[0]
+        total = between + (d * (b / f + f / b) if d else 0.0)
+    total = np.where(np.isnan(total), np.inf, total)
+    i, j = np.unravel_index(np.argmin(total), total.shape)
+    rest = [0.0, 0.0]
+    rest[lower] = float(across[i, 0])
+    own = zip(along, spread, rest, strict=True)
+    return [(max(0.0, float(a[i, j]) - before), r) for a, before, r in own]

@@ -1,0 +1,153 @@
+"""Mechanisms do what they state: clip, noise, flips, and no more than asked for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize
+
+from lessvfl.core.privacy import (
+    ClippedNoise,
+    EmbeddingGuard,
+    GradientDefence,
+    marvell_variances,
+)
+from lessvfl.mechanisms import RandomisedResponse
+
+N = 200_000
+
+
+def draws(n: int = N) -> np.ndarray:
+    return np.random.default_rng(0).random(n)
+
+
+def streams(n: int = 1) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in range(n)]
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+def test_a_label_is_told_by_the_odds_of_its_epsilon(n_classes, epsilon):
+    mechanism = RandomisedResponse(epsilon, n_classes)
+    y = np.full(N, n_classes - 1)
+    told = np.bincount(mechanism.apply(y, draws()), minlength=n_classes) / N
+    error = 5 / math.sqrt(N)
+    assert told[-1] == pytest.approx(mechanism.keeps, abs=error)
+    assert told[:-1] == pytest.approx(
+        (1 - mechanism.keeps) / (n_classes - 1), abs=error
+    )
+    other = (1 - mechanism.keeps) / (n_classes - 1)
+    assert math.log(mechanism.keeps / other) == pytest.approx(epsilon)
+
+
+def test_with_a_large_epsilon_labels_are_as_they_are():
+    y = np.arange(1000) % 3
+    assert (RandomisedResponse(800.0, 3).apply(y, draws(1000)) == y).all()
+
+
+def test_rows_are_clipped_and_their_noise_is_as_stated():
+    rows = torch.tensor([3.0, 4.0]).expand(1, N, 2)
+    found = ClippedNoise(clip=2.0, noise=0.5).apply(rows, streams())
+    assert found.mean(dim=1).flatten().tolist() == pytest.approx([1.2, 1.6], abs=0.02)
+    assert found.std(dim=1).flatten().tolist() == pytest.approx([1.0, 1.0], rel=0.02)
+    small = rows * 0.1
+    still = ClippedNoise(clip=2.0, noise=1e-9).apply(small, streams())
+    assert torch.allclose(still, small, atol=1e-6)
+
+
+def test_no_row_moves_another_by_more_than_the_sensitivity():
+    mechanism = ClippedNoise(clip=0.7, noise=1e-12)
+    rows = torch.randn(1, 1000, 3, generator=streams()[0]) * 10
+    sent = mechanism.apply(rows, streams())[0]
+    assert torch.cdist(sent, sent).max() <= mechanism.sensitivity + 1e-5
+    assert mechanism.releases(3).times == 3
+    assert ClippedNoise(0.7, 3.0).releases(1).noise == pytest.approx(1.5)
+
+
+def test_the_gradient_goes_back_through_the_clip():
+    mechanism = ClippedNoise(clip=1.0, noise=1e-12)
+    rows = torch.randn(2, 50, 3, generator=streams()[0], dtype=torch.float64)
+    gradient = torch.randn(2, 50, 3, generator=streams()[0], dtype=torch.float64)
+    leaf = rows.clone().requires_grad_()
+    clipped = leaf * mechanism.factors(leaf)
+    (wanted,) = torch.autograd.grad(clipped, leaf, gradient)
+    assert (mechanism.factors(rows) < 1).any()
+    assert (mechanism.factors(rows) == 1).any()
+    assert torch.allclose(mechanism.back(gradient, rows), wanted)
+
+
+def test_the_same_embeddings_have_the_same_noise_and_others_their_own():
+    guard = EmbeddingGuard(ClippedNoise(1.0, 1.0), (0, 1))
+    h = torch.zeros(2, 20, 3)
+    first, again = (guard.release(h, "train", 4) for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first, guard.release(h, "train", 5))
+    moved = h.clone()
+    moved[:, 0, 0] = 1e-3
+    difference = guard.release(moved, "train", 4) - first
+    assert difference[:, 1:].abs().min() > 0  # subtracting tells nothing
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("spread", [(0.1, 0.2), (0.3, 0.05)])
+def test_marvells_noise_is_the_least_divergence_for_its_power(width, spread):
+    square, share, power, d = 0.8, 0.3, 0.6, width - 1
+    u, v = spread
+    costs = np.array([1 - share, (1 - share) * d, share, share * d])
+
+    def divergence(x):
+        across = (x[1] + u) / (x[3] + v) + (x[3] + v) / (x[1] + u)
+        along = (x[0] + u + square) / (x[2] + v) + (x[2] + v + square) / (x[0] + u)
+        return along + d * across
+
+    best = optimize.minimize(
+        divergence,
+        [0.8 * power, 1e-3, 0.8 * power, 1e-3],
+        method="SLSQP",
+        bounds=[(0, None)] * 4,
+        constraints={"type": "ineq", "fun": lambda x: power - costs @ x},
+    )
+    (a, b), (e, f) = marvell_variances(square, spread, share, power, width)
+    assert divergence([a, b, e, f]) == pytest.approx(best.fun, rel=1e-3)
+    assert costs @ [a, b, e, f] == pytest.approx(power)
+
+
+def two_classes(kind, noise=1.0, clip=1.0):
+    y = (torch.arange(20_000) % 4 == 0).double().unsqueeze(0)
+    z = torch.randn(1, 20_000, 2, generator=streams()[0]) * 0.1
+    gradient = z + torch.where(y.bool(), 3.0, -1.0).unsqueeze(2) * torch.tensor(
+        [1.0, 0]
+    )
+    defence = GradientDefence(kind, noise, clip)
+    return y[0].bool(), gradient[0], defence.apply(gradient, y, streams())[0]
+
+
+def test_marvells_noise_has_its_power_and_leaves_the_mean():
+    is_one, before, after = two_classes("marvell", noise=2.0)
+    square = (before[is_one].mean(dim=0) - before[~is_one].mean(dim=0)).square().sum()
+    power = (after - before).square().sum(dim=1).mean()
+    assert float(power / square) == pytest.approx(2.0, rel=0.05)
+    assert float((after - before).mean(dim=0).norm()) < 0.2
+
+
+def test_max_norm_makes_rows_as_long_as_the_longest_in_the_mean():
+    is_one, before, after = two_classes("max-norm")
+    longest = before.norm(dim=1).max()
+    squares = after.square().sum(dim=1)
+    for own in (is_one, ~is_one):
+        assert float(squares[own].mean() / longest**2) == pytest.approx(1, rel=0.1)
+
+
+def test_gaussian_noise_on_gradients_is_by_the_rows_of_a_batch():
+    *_, after = two_classes("gaussian", noise=4.0, clip=2.0)
+    assert float((after * 20_000).std()) == pytest.approx(8.0, rel=0.05)
+
+
+def test_a_batch_of_one_class_is_left_as_it_is():
+    gradient = torch.ones(1, 8, 2)
+    defence = GradientDefence("marvell", 1.0, 1.0)
+    assert torch.equal(defence.apply(gradient, torch.ones(1, 8), streams()), gradient)

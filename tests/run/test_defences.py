@@ -1,0 +1,87 @@
+"""Settings that protect a side: what they change, and that nothing changes without."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lessvfl import data, resolve
+from lessvfl.data.randomised import draws_of, randomise
+from lessvfl.errors import ConfigError
+from lessvfl.run.simulate import Job, simulate
+
+
+@pytest.fixture(scope="module")
+def table():
+    return data.load("breast-cancer")
+
+
+def run(table, **given):
+    settings = resolve(
+        "less-vfl-auto", "default", table, {"train_epochs": 2.0, **given}
+    )
+    return simulate(Job(table, settings, parties=2), [0])[0]
+
+
+@pytest.fixture(scope="module")
+def plain(table):
+    return run(table)
+
+
+def final(one):
+    return one.numbers["auc"]["final"], one.numbers["features"]
+
+
+def test_a_label_that_is_hardly_randomised_changes_nothing(table, plain):
+    assert final(run(table, label_epsilon=60.0)) == final(plain)
+
+
+def test_an_epsilon_flips_training_labels_and_no_test_label(table, plain):
+    one = run(table, label_epsilon=1.0).problem
+    assert one.y_test.mean() == pytest.approx(table.y.mean(), abs=0.1)
+    labels = dataclasses.replace(one_labels(), label_epsilon=1.0)
+    told = randomise(table, labels).told
+    assert 0.2 < (told != table.y).mean() < 0.34  # 0.269 is told otherwise
+
+
+def one_labels():
+    table = data.load("breast-cancer")
+    return resolve("less-vfl-auto", "default", table).labels
+
+
+def test_a_row_has_one_label_in_all_seeds(table):
+    labels = dataclasses.replace(one_labels(), label_epsilon=1.0)
+    rows = np.random.default_rng(0).permutation(len(table.y))
+    draws = draws_of(range(len(table.y)), b"secret")
+    first = randomise(table, labels, draws).told
+    second = randomise(table.take(rows), labels, draws[rows]).told
+    assert (first[rows] == second).all()
+    other = randomise(table, labels, draws_of(range(len(table.y)), b"another")).told
+    assert (first != other).any()
+    assert draws.mean() == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("defence", ["marvell", "max-norm", "gaussian"])
+def test_a_defence_of_gradients_changes_what_is_learnt(table, plain, defence):
+    one = run(table, gradient_defence=defence)
+    assert final(one) != final(plain)
+
+
+def test_noise_on_embeddings_is_on_test_rows_as_well(table, plain):
+    assert run(table, embedding_noise=30.0).numbers["auc"]["final"] < 0.8
+    assert plain.numbers["auc"]["final"] > 0.95
+
+
+def test_amounts_have_no_label_epsilon():
+    amounts = data.from_arrays(np.eye(40)[:, :4], np.linspace(0, 1, 40))
+    with pytest.raises(ConfigError, match="'label_epsilon' setting is of classes"):
+        run(amounts, label_epsilon=1.0)
+
+
+def test_marvell_is_of_two_classes():
+    rows = np.random.default_rng(0).normal(size=(60, 4))
+    three = data.from_arrays(rows, np.arange(60) % 3)
+    with pytest.raises(ConfigError, match="marvell is of two classes"):
+        run(three, gradient_defence="marvell")
