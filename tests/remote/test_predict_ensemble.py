@@ -102,6 +102,17 @@ def test_a_row_counts_for_every_seed_that_predicts_it(folder):
             predictor.predict(places[5:6])
 
 
+def test_rows_of_a_minute_count_for_every_seed_after_a_restart(folder):
+    """The journal has a row once, whoever predicts it."""
+    slow = {"bank": policy(predict_rate=10)}
+    with a_session(folder, parties=slow) as (predictor, _):
+        places = everybody(predictor)
+        predictor.predict(places[:5])
+    with a_session(folder, parties=slow) as (predictor, _):
+        with pytest.raises(PolicyError, match=r"policy\.predict_rate"):
+            predictor.predict(places[5:6])
+
+
 @pytest.mark.parametrize("seeds", [(), (0, 0), (0, 1), (4, 0)])
 def test_a_party_answers_for_seeds_that_it_was_trained_with(trained, seeds):
     party = a_party("bank", trained)

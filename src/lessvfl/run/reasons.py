@@ -146,6 +146,13 @@ class ServerReasons:
         shares = share_among_parties(model.fusion, blocks, absent, weights)
         return cls(model, z, shares)
 
+    def take(self, rows: slice) -> ServerReasons:
+        """Return the part of some rows."""
+        own = self.shares
+        slopes = None if own.slopes is None else tuple(one[rows] for one in own.slopes)
+        some = PartyShares(own.base[rows], own.values[rows], slopes)
+        return replace(self, z=self.z[rows], shares=some)
+
     def slopes(self, party: PartyId) -> Tensor | None:
         """Return what a party splits its share by, (n, E_m); None: these are trees."""
         every = self.shares.slopes

@@ -37,7 +37,12 @@ from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.predict.journal import Journal
-from lessvfl.remote.predict.reasons import PartyReasons, check_texts
+from lessvfl.remote.predict.reasons import (
+    MOST_AT_ONCE,
+    PartyReasons,
+    check_texts,
+    home_file,
+)
 from lessvfl.remote.requests import in_a_sentence
 from lessvfl.remote.session import (
     Aligned,
@@ -56,6 +61,7 @@ from lessvfl.wire import control, messages
 ROWS_AT_ONCE = 10_000  # of the table, that go through the network
 OPENS = 60  # times that a model is taken up in a minute, at most
 LINE_BYTES = 256  # of the journal, the most
+PREDICT = "predict"  # what was asked, in the journal: rows count for every seed
 LARGEST_HEAD = 1024  # bytes of an alignment's greeting besides its points
 
 log = logging.getLogger(__name__)
@@ -392,6 +398,11 @@ class PredictingParty:
                 f"Party '{self.name}' explains rows that it has been asked to predict "
                 "since its start. Got others, or none."
             )
+        if len(rows) > MOST_AT_ONCE:
+            raise PolicyError(
+                f"Party '{self.name}' explains {MOST_AT_ONCE:,} rows at a time. Got "
+                f"{len(rows):,}."
+            )
         parts = [
             (_fitted(self.config, seed), part_of(self.record, self.folder, seed))
             for seed in seeds
@@ -405,8 +416,7 @@ class PredictingParty:
         if self._ids is not None:  # a type stands before each, as in t:person-5
             items = self._ids.items
             whom = [items[row].partition(":")[2] for row in rows.tolist()]
-        name = f"reasons-seed-{'-'.join(map(str, seeds))}.csv"
-        reasons.keep(self.folder / name, whom, found)
+        reasons.keep(self.folder / home_file(seeds), whom, found)
         reasons.draw(self.folder, seeds, self.frame, asked.slopes)
         if telling == "home":
             return control.Agreed()
@@ -442,7 +452,7 @@ class PredictingParty:
         n_seeds = len(model.message.seeds)
         self.budget.rows(n_seeds * len(rows), n_seeds * n_new)
         if n_new:
-            self._write_down(model, "predict", len(rows))
+            self._write_down(model, PREDICT, len(rows))
         else:  # the same numbers again
             self._note("asked", "predict again")
 
@@ -475,7 +485,8 @@ def _lately(path: Path, rate: int) -> Iterator[tuple[float, int]]:
             request = json.loads(line)
             then = datetime.datetime.fromisoformat(request["time"]).timestamp()
             if request["rows"] and now - then <= MINUTE:
-                yield min(then, now) - now, int(request["rows"])
+                times = len(request["seeds"]) if request["asked"] == PREDICT else 1
+                yield min(then, now) - now, times * int(request["rows"])
 
 
 def _allowed(

@@ -9,10 +9,11 @@ policy says whether that stays at home or is told, and for how many rows
 from __future__ import annotations
 
 import csv
+import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ from lessvfl.remote.background import read_background
 from lessvfl.run.effects import effect_curves
 from lessvfl.run.ensemble import merge_parties
 from lessvfl.run.fitted import FittedParty
-from lessvfl.run.reasons import FeatureShares, features_of
+from lessvfl.run.reasons import FeatureShares, ServerReasons, features_of
 from lessvfl.run.record import EFFECTS, read_json, write_json
 from lessvfl.wire import control
 
 ROWS_AT_ONCE = 100  # of one request: each goes through a network thousands of times
-FORMULA = "=+-@\t"  # a cell of a table must not begin with
+MOST_AT_ONCE = 1000  # of one request, that a party takes the memory for
+LONGEST_SEEDS = 200  # letters of them in the name of a file
+FORMULA = "=+-@ "  # a cell of a table must not begin with
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,11 @@ class PartyReasons:
                     f"Party '{party.name}' gives reasons for what networks predict "
                     "that were evaluated in training. Got another model."
                 )
+        if all(party.constant is not None for party, _ in found):
+            raise PolicyError(
+                f"Party '{found[0][0].name}' gives no reasons: it kept no feature. Got "
+                "a request for some."
+            )
         return cls(found, texts)
 
     def split(self, rows: Frame, slopes: NDArray[np.float32]) -> FeatureShares:
@@ -150,17 +158,24 @@ class PartyReasons:
         write_json(path, found | {"curves": curves}, mode=0o600)
 
 
+def home_file(seeds: Sequence[int]) -> str:
+    """Return the name of the party's file of what features add.
+
+    It has the seeds, or a digest of many.
+    """
+    whole = "-".join(map(str, seeds))
+    if len(whole) > LONGEST_SEEDS:
+        whole = hashlib.sha256(whole.encode()).hexdigest()
+    return f"reasons-seed-{whole}.csv"
+
+
 # ------------------------------------------------------------------------ at the server
 
 
-def requests_for(
-    rows: NDArray[np.int64], slopes: torch.Tensor, most: int
-) -> Iterator[control.Explain]:
-    """Yield what to ask a party about rows, some at a time."""
-    own = slopes.float().numpy()
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        some = slice(start, start + ROWS_AT_ONCE)
-        yield control.Explain(rows[some], np.ascontiguousarray(own[some]), most)
+def parts_of(found: ServerReasons) -> list[ServerReasons]:
+    """Return what is predicted for rows in the parts that parties are asked about."""
+    starts = range(0, len(found.z), ROWS_AT_ONCE)
+    return [found.take(slice(start, start + ROWS_AT_ONCE)) for start in starts]
 
 
 def most_told(asked: control.Explain) -> int:
@@ -173,33 +188,35 @@ def wrong_reasons(asked: control.Explain, reply: Any) -> str | None:
     if not isinstance(reply, control.Explained):
         return None
     n_rows, n_told = reply.places.shape
-    if n_rows == len(asked.rows) and n_told <= 2 * asked.most:
-        return None
-    return (
-        f"Reasons must be for {len(asked.rows)} rows, {2 * asked.most} at most. Got "
-        f"{n_told} for {n_rows}."
-    )
+    if n_rows != len(asked.rows) or n_told > 2 * asked.most:
+        return (
+            f"Reasons must be for {len(asked.rows)} rows, {2 * asked.most} at most. "
+            f"Got {n_told} for {n_rows}."
+        )
+    n_names, most = len(reply.names), reply.places.size
+    if n_names > most:
+        return (
+            f"Reasons for {n_rows} rows must name {most} features at most. Got "
+            f"{n_names}."
+        )
+    return None
 
 
-def joined(replies: Sequence[control.Explained], unit: float = 1.0) -> FeatureShares:
-    """Put answers about one row after the other together, in the unit of labels.
+def told_by(reply: control.Explained, unit: float = 1.0) -> FeatureShares:
+    """Return what an answer says about its rows, in the unit of labels.
 
     It stays with the server: parties are asked in that of the network.
     """
     texts: dict[str, str] = {}
-    for reply in replies:
-        for name, text in zip(reply.names, reply.texts, strict=True):
-            texts.setdefault(_clean(name), _clean(text))
+    for name, text in zip(reply.names, reply.texts, strict=True):
+        texts.setdefault(_clean(name), _clean(text))
     place = {name: at for at, name in enumerate(texts)}
-    parts = []
-    for reply in replies:
-        values = np.full((len(reply.places), len(place)), np.nan)
-        own = np.array([place[_clean(name)] for name in reply.names], dtype=np.int64)
-        row, at = np.nonzero(reply.places >= 0)
-        values[row, own[reply.places[row, at]]] = unit * reply.values[row, at]
-        parts.append(values)
+    values = np.full((len(reply.places), len(place)), np.nan)
+    own = np.array([place[_clean(name)] for name in reply.names], dtype=np.int64)
+    row, at = np.nonzero(reply.places >= 0)
+    values[row, own[reply.places[row, at]]] = unit * reply.values[row, at]
     said = {name: text for name, text in texts.items() if text}
-    return FeatureShares(tuple(texts), np.concatenate(parts), said)
+    return FeatureShares(tuple(texts), values, said)
 
 
 def _clean(text: str) -> str:

@@ -39,9 +39,9 @@ from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
 from lessvfl.remote.predict.aligned import Answers, Session, asked_for
 from lessvfl.remote.predict.reasons import (
-    joined,
     most_told,
-    requests_for,
+    parts_of,
+    told_by,
     wrong_reasons,
 )
 from lessvfl.remote.session import find_common_rows
@@ -398,40 +398,64 @@ class Predictor:
             blocks, away = self._embed(some)
             missing |= set(away)
             found = ServerReasons.of(self.model, blocks, means, len(some))
-            told = self._ask_why(found, some, most, away)
             parts.append(found.z)
-            for name, cells in found.explanation(told).columns(most).items():
-                columns.setdefault(name, []).extend(cells)
+            asked = parts_of(found)
+            told = self._ask_why(asked, some, most, away)
+            for one, own in zip(asked, told, strict=True):
+                for name, cells in one.explanation(own).columns(most).items():
+                    columns.setdefault(name, []).extend(cells)
         return Answers(np.concatenate(parts), tuple(sorted(missing))), columns
 
     def _ask_why(
         self,
-        found: ServerReasons,
+        asked: Sequence[ServerReasons],
         places: Positions,
         most: int,
         away: Sequence[PartyId],
-    ) -> dict[PartyId, FeatureShares]:
-        """Return what the features of parties add, of those that tell."""
-        told: dict[PartyId, FeatureShares] = {}
+    ) -> list[dict[PartyId, FeatureShares]]:
+        """Return what the features of parties add to each part, of those that tell.
+
+        A party that fails to is a reason as a whole: asked again, others would be
+        charged again.
+        """
+        told: list[dict[PartyId, FeatureShares]] = [{} for _ in asked]
         for party in self.parties:
-            slopes = found.slopes(party)
-            if slopes is None or party in away:
+            if party in away:
                 continue
-            replies = []
-            for request in requests_for(places, slopes / found.unit, most):
-                reply = self.hub.send({party: request})[party]
-                if isinstance(reply, control.Declined):
-                    said = control.printable(reply.reason)
-                    log.warning("party '%s' gives no reasons: %s", party, said)
-                    break
+            try:
+                replies = self._reasons_of(party, asked, places, most)
+            except (PartyLostError, PolicyError, ProtocolError) as error:
+                log.warning("party '%s' gives no reasons: %s", party, error)
+                continue
+            for part, own, reply in zip(asked, told, replies, strict=False):
                 if isinstance(reply, control.Explained):
-                    replies.append(reply)
-            else:
-                if replies:
-                    told[party] = joined(replies, found.unit)
-                else:
-                    log.info("party '%s' keeps its reasons at home", party)
+                    own[party] = told_by(reply, part.unit)
+            if replies and not any(party in own for own in told):
+                log.info("party '%s' keeps its reasons at home", party)
         return told
+
+    def _reasons_of(
+        self,
+        party: PartyId,
+        asked: Sequence[ServerReasons],
+        places: Positions,
+        most: int,
+    ) -> list[Any]:
+        """Return the answers of a party, one for each part; none of trees."""
+        replies, start = [], 0
+        for part in asked:
+            slopes = part.slopes(party)
+            if slopes is None:
+                return []
+            rows = places[start : start + len(slopes)]
+            own = (slopes / part.unit).float().contiguous().numpy()
+            request = control.Explain(rows, own, most)
+            reply = self.hub.send({party: request})[party]
+            if isinstance(reply, control.Declined):
+                raise PolicyError(control.printable(reply.reason))
+            replies.append(reply)
+            start += len(rows)
+        return replies
 
     def _predict_hidden(self, paths: HiddenPaths, places: Positions) -> NDArray[Any]:
         """Return what is predicted while the paths of rows stay hidden."""
