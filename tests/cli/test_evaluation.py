@@ -15,6 +15,7 @@ from tests.report import reader
 from tests.test_docs import named_rows, read
 
 import lessvfl
+from lessvfl.errors import RecordError
 
 N, N_TRAIN = 1300, 500
 COST = ("--cost", "fp=1,fn=20")
@@ -134,6 +135,19 @@ def test_what_is_kept_is_applied_from_then_on(run_cli, a_run, tmp_path):
     assert fresh["brier"] == pytest.approx(metrics.brier_score_loss(hits, p))
     file.unlink()
     assert np.allclose(lessvfl.load(folder).predict_proba(table), _both(model, p))
+
+
+def test_a_cut_off_of_other_classes_is_refused(run_cli, a_run):
+    folder, path = a_run()
+    kept = run_cli("evaluate", folder, path, *COST, "--keep", "--json").json["kept"]
+    file = Path(kept["file"])
+    found = json.loads(file.read_text()) | {"threshold": [0.2, 0.3, 0.5]}
+    file.write_text(json.dumps(found))
+    wrong = "must be of the 2 classes of its model. Got one of 3."
+    refused = run_cli("evaluate", folder, path)
+    assert (refused.code, wrong in refused.err) == (2, True)
+    with pytest.raises(RecordError, match=wrong):
+        lessvfl.load(folder)
 
 
 def _both(model: Any, p: Any) -> Any:

@@ -27,6 +27,17 @@ OPTIONS = {
     "quiet": True,
 }
 
+LEVELS = range(1, 12)
+BOMB = "\n".join(  # a text of half a kilobyte that would be one of 10 GB
+    ["x0: &x0 [a]", *(f"x{n}: &x{n} [{','.join([f'*x{n - 1}'] * 10)}]" for n in LEVELS)]
+)
+MERGED = "\n".join(
+    [
+        "x0: &x0 {a: 1}",
+        *(f"x{n}: &x{n} {{<<: [{','.join([f'*x{n - 1}'] * 10)}]}}" for n in LEVELS),
+    ]
+)
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
@@ -125,6 +136,14 @@ def test_test_rows_and_folds_can_be_said(place, run_cli) -> None:
         ("data: digits\nsettings: {batch_size: 0}", "'batch_size' setting must be"),
         ("folds: many", "The 'folds' in 'own.yaml' must be a whole number from 0 to"),
         ("data: digits\nseeds: x", "'--seeds' option must be whole numbers"),
+        ("test_ids: 2020-13-45", "Got this: month must be in 1..12."),
+        ("data: !!timestamp x", "must be YAML. Got this: "),
+        ("data: !!bool maybe", "must be YAML. Got this: "),
+        (f"data: {'[' * 5000}", "must be YAML. Got this: values within values"),
+        ("data: &a [*a]", "must be YAML. Got this: more values by its aliases"),
+        (BOMB, "must be YAML. Got this: more values by its aliases than 1,000,000."),
+        (MERGED, "must be YAML. Got this: more values by its aliases than"),
+        ("data: !!python/object/apply:os.system [id]", "must be YAML. Got this: "),
     ],
 )
 def test_bad_files_are_one_sentence(text, said, tmp_path, monkeypatch, run_cli) -> None:
@@ -134,3 +153,33 @@ def test_bad_files_are_one_sentence(text, said, tmp_path, monkeypatch, run_cli) 
     assert result.code == 2
     (line,) = result.err.splitlines()
     assert said in line
+
+
+@pytest.mark.parametrize("name", ["party_net", "fusion_net"])
+def test_code_that_a_file_names_needs_trust(name, place, run_cli) -> None:
+    """A file from somebody else can name any code of this machine."""
+    code = place / "nets.py"
+    code.write_text(
+        "from pathlib import Path\n\nfrom torch import nn\n\n"
+        "Path(__file__).with_name('ran').touch()\n\n\n"
+        "def small(n_in, n_out):\n    return nn.Linear(n_in, n_out)\n",
+        encoding="utf-8",
+    )
+    named = {" " + name: f"{code}:small", "train_epochs": 1}
+    own = {"data": "t.csv", "label": "y", "method": "plain", "settings": named}
+    path = place / "theirs.yaml"
+    path.write_text(yaml.safe_dump(own), encoding="utf-8")
+    for command in ("run", "try"):
+        said = run_cli(command, "--config", path, "-q")
+        assert said.code == 2
+        assert said.err.endswith(
+            f"must be trusted to name code to run ('{name}'), by '--trust-code'. Got "
+            "no such word.\n"
+        )
+    path.write_text(yaml.safe_dump(own | {"trust_code": True}), encoding="utf-8")
+    assert "Unknown option 'trust_code'" in run_cli("run", "--config", path, "-q").err
+    assert not (place / "ran").exists()
+    path.write_text(yaml.safe_dump(own), encoding="utf-8")
+    said = run_cli("run", "--config", path, "--trust-code", "-q")
+    assert said.code == 0, said.err
+    assert (place / "ran").exists()

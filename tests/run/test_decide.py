@@ -528,6 +528,11 @@ def test_a_new_cut_off_leaves_the_recalibration():
         {"recalibration": {"kind": "platt", "maps": [[["a"], [1]]]}},
         {"threshold": [0.0, 1.0]},
         {"threshold": 3},
+        {"threshold": [float("nan"), 0.5]},
+        {"threshold": [float("inf"), 0.5]},
+        {"threshold": [0.5, 10**400]},
+        {"recalibration": {"kind": "platt", "maps": [[[10**400], [1]]]}},
+        {"recalibration": {"kind": "platt", "maps": [3]}},
         {"about": {}},
         {"about": None},
     ],
@@ -539,9 +544,10 @@ def test_a_file_that_was_changed_is_refused(tmp_path, change):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(RecordError, match="must be what 'lessvfl evaluate --keep'"):
         read_decision(tmp_path, "m")
-    path.write_text("{")
-    with pytest.raises(RecordError, match="must be what"):
-        read_decision(tmp_path, "m")
+    for text in ("{", "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(RecordError, match="must be what"):
+            read_decision(tmp_path, "m")
 
 
 def test_nothing_kept_changes_nothing():

@@ -32,17 +32,26 @@ ConfigOfRun = Annotated[
     typer.Option("--config", help="A YAML file of options; those given here win."),
 ]
 
+TrustFile = Annotated[
+    bool, typer.Option("--trust-code", help="Run the network code that --config names.")
+]
+CODE = ("party_net", "fusion_net")  # settings that name code
+
 
 def from_file(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the option ``--config``, a file of its other options."""
     own = inspect.signature(command, eval_str=True).parameters
 
-    def call(ctx: typer.Context, config: Path | None, **given: Any) -> None:
+    def call(
+        ctx: typer.Context, config: Path | None, trust_code: bool, **given: Any
+    ) -> None:
         if not given["quiet"] and (config or given["data"]):
             start.say(str(config or f"{given['method']} on {given['data']}"))
         for name, value in {} if config is None else _read(config, own).items():
             source = ctx.get_parameter_source(name)
             if source is None or source.name != "COMMANDLINE":
+                if name == "set_" and not trust_code:
+                    _refuse_code(config, value)
                 given[name] = value
         command(**given)
 
@@ -50,6 +59,7 @@ def from_file(command: Callable[..., None]) -> Callable[..., None]:
     added = [
         inspect.Parameter("ctx", keyword, annotation=typer.Context),
         inspect.Parameter("config", keyword, annotation=ConfigOfRun, default=None),
+        inspect.Parameter("trust_code", keyword, annotation=TrustFile, default=False),
     ]
     signed: Any = functools.wraps(command)(call)
     signed.__signature__ = inspect.Signature([*own.values(), *added])
@@ -73,6 +83,17 @@ def _read(path: Path, known: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
             kind, option = get_args(known[names[key]].annotation)
             values[names[key]] = _as_given(path, str(key), value, kind, option)
     return values
+
+
+def _refuse_code(path: Path | None, pairs: list[str]) -> None:
+    """Refuse settings of a file that name code: it may be somebody else's."""
+    for pair in pairs:
+        name = pair.partition("=")[0].strip()
+        if name in CODE:
+            raise ConfigError(
+                f"The config file '{path}' must be trusted to name code to run "
+                f"('{name}'), by '--trust-code'. Got no such word."
+            )
 
 
 def _as_given(path: Path, key: str, value: Any, kind: Any, option: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 from lessvfl.errors import ConfigError
 
+MOST_VALUES = 1_000_000  # of a file
 UNQUOTED = re.compile(r"""^[^"'#]*?[\[,:-]\s*(![^\s,\]}"'\0]+)""", re.MULTILINE)
 
 
@@ -17,14 +20,19 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     import yaml
 
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = _loaded(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"The config file '{path}' must be readable. Got this: {error.strerror}."
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
         raise ConfigError(
             f"The config file '{path}' must be YAML. Got this: {yaml_problem(error)}."
+        ) from None
+    except RecursionError:
+        raise ConfigError(
+            f"The config file '{path}' must be YAML. Got this: values within values "
+            "without end."
         ) from None
     if not isinstance(values, dict):
         raise ConfigError(
@@ -32,6 +40,33 @@ def read_yaml(path: Path) -> dict[Any, Any]:
             f"{type(values).__name__}."
         )
     return values
+
+
+def _loaded(text: str) -> Any:
+    """Return what a text says, unless aliases make much more of it than it is."""
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if _n_values(node, {}) > MOST_VALUES:
+            raise ValueError(f"more values by its aliases than {MOST_VALUES:,}")
+        return None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _n_values(node: Any, known: dict[int, float]) -> float:
+    """Return how many values a node stands for; those of an alias count every time."""
+    if id(node) not in known:
+        known[id(node)] = math.inf  # while it is counted: of an alias within itself
+        inner = getattr(node, "value", None)
+        parts = inner if isinstance(inner, list) else ()
+        own = itertools.chain.from_iterable(
+            part if isinstance(part, tuple) else (part,) for part in parts
+        )
+        known[id(node)] = 1 + sum(_n_values(one, known) for one in own)
+    return known[id(node)]
 
 
 def write_yaml(path: Path, values: Mapping[str, Any], about: str) -> None:

@@ -268,4 +268,6 @@ def load(
         whole = merge_models(models) if len(models) > 1 else models[0]
         model = dataclasses.replace(whole, consensus=record.consensus)
     decision = None if as_trained else kept_decision(Path(folder), seed)
+    if decision is not None:
+        decision = decision.of_classes(len(model.label_names))
     return dataclasses.replace(model, decision=decision)

@@ -7,6 +7,7 @@ digest: beside another network it is refused.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,11 @@ from lessvfl.run.decide.recalibration import Reals, Recalibration
 from lessvfl.run.record import write_json
 
 DECISION_NAME = "decision.json"
+# What reading an arbitrary file may raise.
+FAULTS = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,15 @@ class KeptDecision:
     def recalibrated(self, z: Reals) -> Reals:
         """Return the outputs of the model as they are to be used."""
         return z if self.recalibration is None else self.recalibration.apply(z)
+
+    def of_classes(self, n_classes: int) -> KeptDecision:
+        """Return it for a model of so many classes, or refuse a cut-off of others."""
+        if self.threshold is None or len(self.threshold) == n_classes:
+            return self
+        raise RecordError(
+            f"A cut-off that is kept must be of the {n_classes} classes of its model. "
+            f"Got one of {len(self.threshold)}."
+        )
 
     @property
     def words(self) -> str:
@@ -84,10 +99,10 @@ def read_decision(folder: Path, model: str) -> KeptDecision:
             None if threshold is None else tuple(map(float, threshold)),
             dict(found["about"]),
         )
-        if min(kept.threshold or (1.0,)) <= 0:
-            raise ValueError("a threshold of 0")
+        if not all(0 < share < math.inf for share in kept.threshold or ()):
+            raise ValueError("a threshold of 0, or without bounds")
         _ = kept.words
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except FAULTS as error:
         raise RecordError(
             f"'{path}' must be what 'lessvfl evaluate --keep' wrote. Got this: {error}."
         ) from None

@@ -79,6 +79,7 @@ class ScoredRows:
 
     def deciding(self, kept: KeptDecision) -> ScoredRows:
         """Return the rows as they are with what is kept beside the model."""
+        kept = kept.of_classes(len(self.label_names))
         threshold = kept.threshold or self.threshold
         return replace(self, z=kept.recalibrated(self.z), threshold=threshold)
 
