@@ -329,6 +329,18 @@ def test_a_seed_has_one_set_of_blocks(tmp_path):
         server.party.handle(dataclasses.replace(listed(TRAIN, TEST), blocks=blocks))
 
 
+def test_blocks_do_not_have_one_person_looked_at_alone(tmp_path, monkeypatch):
+    """Rows held out leave at every look: of one row all values are ends, and exact."""
+    monkeypatch.setattr(plans, "FEWEST_HELD_OUT", 5)
+    monkeypatch.setattr(ending, "LOOK_EVERY", 2)
+    server = Server(a_party(tmp_path), schedule="watched", bits=8).aligned()
+    blocks = (np.arange(len(TRAIN)) == 7).astype(np.int32)
+    with refused(
+        "8 rows or more that are looked at together", "limits.batch_size", "Got 1"
+    ):
+        server.party.handle(dataclasses.replace(listed(TRAIN, TEST), blocks=blocks))
+
+
 def test_one_person_is_not_trained_on_alone(tmp_path):
     """Once, the embedding of one person left 5,000 times within 500 passes."""
     server = Server(a_party(tmp_path)).aligned()

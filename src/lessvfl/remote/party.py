@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from lessvfl import data, methods
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.party_data import cut_columns
-from lessvfl.core.plans import PART, SECRET
+from lessvfl.core.plans import PART, SECRET, TrainPlan
 from lessvfl.data import Scratch, Table, are_all
 from lessvfl.errors import PolicyError, ProtocolError
 from lessvfl.remote.align import Ids, PartyAligner
@@ -360,6 +360,10 @@ class PartyProcess:
             n_rows = min(n_rows, max(PART, *steps))
         self.checker.components(whole.net, len(encoding.groups))
         self.checker.memory(whole.net, len(encoding.groups), n_rows)
+        blocks = build.blocks([rows.blocks])
+        for plan in plans:
+            if blocks is not None and isinstance(plan, TrainPlan):
+                self.checker.looks(plan, blocks, rows.seed)
         on_disk = isinstance(table, data.StoredTable)
         if on_disk:
             self.status.do(f"encoding {plural(table.n_rows, 'row')} on disk")
@@ -373,7 +377,7 @@ class PartyProcess:
             encoding.features,
             self.status.observe,
             functools.partial(cut_stored, self._scratch) if on_disk else cut_columns,
-            build.blocks([rows.blocks]),
+            blocks,
             *alone,
         )
         return Prepared(

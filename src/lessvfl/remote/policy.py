@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
+from torch import Tensor
 
 from lessvfl import methods, settings
 from lessvfl.core.hidden_paths import INFERENCES
@@ -72,6 +73,7 @@ REFUSED: Mapping[str, str] = {
     "train_optimizer": "sgd",
 }
 
+LOOKS = "batch_size"  # whose limit is that of rows held out together, too
 LEAST_EPOCHS = 0.5  # an evaluation at the end must not come at the start
 
 MAX_SEED = 2**63
@@ -154,7 +156,7 @@ def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str,
         "limits": {
             name: None
             for name in bound
-            if _objection(own, name, LIMITS.get(name)) is not None
+            if name == LOOKS or _objection(own, name, LIMITS.get(name)) is not None
         },
     }
 
@@ -318,3 +320,19 @@ class PolicyChecker:
         if asked.n_train < self.policy.min_rows:
             allowed = f"training with {plural(self.policy.min_rows, 'row')} or more"
             raise self.refuse(allowed, "min_rows", asked.n_train)
+
+    def looks(self, plan: TrainPlan, blocks: Tensor, seed: int) -> None:
+        """Refuse blocks by which so few rows are held out that they are seen as such.
+
+        They leave at every look of the server's; without blocks they are many.
+        """
+        n_rows, key = blocks.shape[1], LOOKS
+        usual = plan.n_held_out(n_rows)
+        least = min(LEAST[key], usual // 2)
+        is_lifted = self.policy.limits.get(key, least) is None
+        if not usual or is_lifted:
+            return
+        n_held_out = plan.batches(n_rows, (seed,), blocks).held_out.shape[1]
+        if n_held_out < least:
+            allowed = f"{least:g} rows or more that are looked at together"
+            raise self.refuse(allowed, f"limits.{key}", n_held_out)
