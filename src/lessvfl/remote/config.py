@@ -156,6 +156,19 @@ class PartyConfig(Common, ColumnSettings):
     policy: Policy = field(default_factory=Policy)  # what it lets a server ask of it
 
 
+def table_of(config: Common) -> Path:
+    """Return where a side's own table is, or refuse a config that names none."""
+    if config.data:
+        return Path(config.data)
+    file, what = "party.yaml", "its columns"
+    if isinstance(config, ServerConfig):
+        file, what = "server.yaml", "labels and ids"
+    raise ConfigError(
+        f"The 'data' setting of {file} must name the table of {what}, a file or a "
+        "folder of Parquet or Arrow files. Got none: 'data' is missing."
+    )
+
+
 AnyConfig = TypeVar("AnyConfig", bound=Common)
 
 
@@ -187,6 +200,7 @@ def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConf
                     f"The config file '{path}' must be that of {sides[cls]}. Got one "
                     f"with '{name}', which is a setting of {sides[other]}."
                 )
+    values = {k: v for k, v in values.items() if (k, v) != ("data", "")}  # as none
     values = absolute(values, path.parent)
     values |= _read_marks(values)
     if type(values.get("seeds")) is int:

@@ -33,7 +33,7 @@ from lessvfl.remote.align import Ids, PartyAligner, keys
 from lessvfl.remote.align.messages import padded
 from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, read_state, write_state
-from lessvfl.remote.config import PartyConfig
+from lessvfl.remote.config import PartyConfig, table_of
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.predict.journal import Journal
@@ -137,7 +137,7 @@ class PredictingParty:
     ) -> PredictingParty:
         """Return a party on a table of today; none: that of its config."""
         texts = texts_in_training(config)
-        path = Path(config.data) if table is None else table
+        path = table_of(config) if table is None else table
         return cls(name, config, *data.load_columns(path, config.id, texts))
 
     def hello(self) -> control.Hello:
