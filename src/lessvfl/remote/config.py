@@ -89,7 +89,8 @@ class ColumnSettings(Schema):
     missing_values: MissingMarks = None  # what stands for missing, by column
     must_keep: str | None = None  # features (names or globs) that must stay
     party_net: str | None = None  # FILE.py:FUNCTION or MODULE:FUNCTION; none: as agreed
-    reasons: ReasonTexts = field(default_factory=dict)  # by feature, what letters quote
+    # By feature, what a letter quotes as a reason.
+    reason_texts: ReasonTexts = field(default_factory=dict)
     seed_private: Literal["own", "shared"] = "own"  # shared: as 'lessvfl run' has it
 
 

@@ -124,7 +124,7 @@ class PredictingParty:
             models = [_fitted(config, run["seed"]) for run in self.record.runs]
             for model in models:  # fails now if the table does not fit
                 self._encode(model)
-            check_texts(config.reasons, models)
+            check_texts(config.reason_texts, models)
         except BaseException:
             self.close()
             raise
@@ -396,7 +396,7 @@ class PredictingParty:
             (_fitted(self.config, seed), part_of(self.record, self.folder, seed))
             for seed in seeds
         ]
-        reasons = PartyReasons.read(parts, self.config.reasons)
+        reasons = PartyReasons.read(parts, self.config.reason_texts)
         self.budget.reasons(len(rows))
         what = TOLD if telling == "features" else "reasons at home"
         self._write_down(model, what, len(rows))
