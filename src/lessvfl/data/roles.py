@@ -132,14 +132,18 @@ def with_cells(
     if (times := cells.get(roles.time_column)) is not None:
         _refuse_own_test_rows(data, f"the time column '{roles.time_column}'")
         owner = _owner(data, "time_column", roles.time_column)
-        data = replace(data, times=check_times(times, n_rows, owner))
+        own_times = check_times(times, n_rows, owner)
+        latest = f"the latest by '{roles.time_column}'"
+        data = replace(data, times=own_times, named_by=latest)
     ids = roles.test_ids
     if ids is not None and (own := cells.get(ids.column)) is not None:
         _refuse_own_test_rows(data, f"the test ids of '{ids.source}'")
         is_test = ids.mark(own, f"'{data.name}'")
         rows = plural(int(is_test.sum()), "row")
         note = f"Test rows are the {rows} whose '{ids.column}' is in '{ids.source}'."
-        data = replace(data, is_test=is_test, notes=(*data.notes, note))
+        named_by = f"the ids of '{ids.source}'"
+        notes = (*data.notes, note)
+        data = replace(data, is_test=is_test, notes=notes, named_by=named_by)
     return data
 
 
