@@ -271,7 +271,8 @@ def test_the_scores_of_an_ensemble_lead(make_record):
     mean = tables.summary(record)["test accuracy"]
     words = " ".join(Reader(page).words)
     assert re.search(
-        rf"Test accuracy\s+0\.875\s+95 %: 0\.825 to 0\.925; seeds: {re.escape(mean)}", words
+        rf"Test accuracy\s+0\.875\s+95 %: 0\.825 to 0\.925; seeds: {re.escape(mean)}",
+        words,
     )
     assert "test accuracy 0.875 of the ensemble of 3 seeds (95 %: 0.825" in words
     assert "The ensemble of 3 seeds, which predicts, has these scores." in words

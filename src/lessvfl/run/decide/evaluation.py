@@ -19,7 +19,7 @@ from lessvfl.run.decide.kept import KeptDecision
 from lessvfl.run.decide.ranking import ranking
 from lessvfl.run.decide.recalibration import RecalibrationKind, sigmoid
 from lessvfl.run.decide.scored import ScoredRows
-from lessvfl.run.decide.sources import Labelled, Scoring, score
+from lessvfl.run.decide.sources import Labelled, ScoredSource, Scoring, score
 from lessvfl.run.folder import keep_decision, kept_decision
 from lessvfl.run.record import RunRecord
 from lessvfl.run.scores import intervals_of, scores_of
@@ -60,7 +60,7 @@ def evaluate_folder(
     if before is not None:
         rows = rows.deciding(before)
         notes.append(f"Applied as kept: {before.words}.")
-        warnings += same_rows(before, source.digest)
+        warnings += same_rows(before, source)
     found: dict[str, Any] = {
         "lessvfl": __version__,
         "data": {"name": table.name, "n_rows": len(rows)},
@@ -77,7 +77,7 @@ def evaluate_folder(
     found["notes"] = [*notes, *found["notes"]]
     found["warnings"] = [*warnings, *found["warnings"]]
     if asked.keep:
-        new = to_keep(rows, asked, before, table.name, source.digest)
+        new = to_keep(rows, asked, before, table.name, source)
         path = keep_decision(folder, source.seed, new)
         found["kept"] = {**new.summary, "file": str(path)}
         found["notes"].append(f"Kept for later predictions: {new.words}.")
@@ -213,15 +213,15 @@ def to_keep(
     asked: Asked,
     before: KeptDecision | None,
     name: str,
-    digest: str,
+    source: ScoredSource,
 ) -> KeptDecision:
     """Return what later predictions are to apply, fitted to all rows.
 
     A new recalibration takes the place of all that was kept `before`; a new cut-off
-    alone takes that of the cut-off. `digest` is of the file of the rows, `name` its.
+    alone takes that of the cut-off. `name` is that of the rows' `source`.
     """
     fitted = fitting.fit_all(rows, asked.recalibrate, asked.aim)
-    about: dict[str, Any] = {"data": name, "rows": len(rows), "file": digest}
+    about: dict[str, Any] = {"data": name, "rows": len(rows), "file": source.digest}
     threshold = None
     if asked.aim is not None:
         assert fitted.cut is not None
@@ -229,10 +229,11 @@ def to_keep(
         about["class"] = rows.label_names[rows.positive]
         about["cut_off"] = float(sigmoid(np.array(fitted.cut)))
         about["aim"] = asked.aim.words
-    kept = KeptDecision(fitted.recalibration, threshold, about)
-    if before is not None and asked.recalibrate is None:
-        kept = replace(kept, recalibration=before.recalibration)
-    return kept
+    kept = KeptDecision(fitted.recalibration, threshold, about, source.marks())
+    if before is None or before.recalibration is None or asked.recalibrate is not None:
+        return kept
+    both = kept.marks | before.marks
+    return replace(kept, recalibration=before.recalibration, marks=both)
 
 
 def own_rows(rows: ScoredRows, classes: Mapping[str, int] | None) -> list[str]:
@@ -249,11 +250,18 @@ def own_rows(rows: ScoredRows, classes: Mapping[str, int] | None) -> list[str]:
     ]
 
 
-def same_rows(kept: KeptDecision, digest: str) -> list[str]:
-    """Say that what is applied was chosen on these rows, where it was."""
-    if kept.about.get("file") != digest:
+def same_rows(kept: KeptDecision, source: ScoredSource) -> list[str]:
+    """Say that what is applied was chosen on these rows or some, where it was."""
+    n_rows = len(source.rows)
+    has_ids = source.counts["joined"] is not None  # and perhaps other predictions
+    is_same = kept.about.get("file") == source.digest and not (kept.marks and has_ids)
+    n_known = n_rows if is_same else len(kept.marks & source.marks())
+    if not n_known:
         return []
+    which = "these very rows"
+    if n_known < n_rows:
+        which = f"{n_known:,} of these {n_rows:,} rows"
     return [
-        "What is kept beside the model was chosen on these very rows: on others it may "
-        "do less well."
+        f"What is kept beside the model was chosen on {which}: on others it may do "
+        "less well."
     ]

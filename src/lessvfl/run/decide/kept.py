@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl.errors import RecordError
+from lessvfl.run.decide.marks import RowMarks
 from lessvfl.run.decide.recalibration import Reals, Recalibration
 from lessvfl.run.record import write_json
 
@@ -28,6 +29,7 @@ class KeptDecision:
     threshold: tuple[float, ...] | None = None
     # What the user is told: the cut-off and its aim, the rows they were chosen on.
     about: Mapping[str, Any] = field(default_factory=dict)
+    marks: RowMarks = RowMarks()  # of these rows, to know them again
 
     def recalibrated(self, z: Reals) -> Reals:
         """Return the outputs of the model as they are to be used."""
@@ -66,6 +68,7 @@ class KeptDecision:
             else self.recalibration.to_json(),
             "threshold": None if self.threshold is None else list(self.threshold),
             "about": dict(self.about),
+            "rows": self.marks.to_text(),
         }
         write_json(folder / DECISION_NAME, found)
         return folder / DECISION_NAME
@@ -83,6 +86,7 @@ def read_decision(folder: Path, model: str) -> KeptDecision:
             None if how is None else Recalibration.from_json(how),
             None if threshold is None else tuple(map(float, threshold)),
             dict(found["about"]),
+            RowMarks.from_text(found.get("rows", "")),  # none of earlier versions
         )
         if min(kept.threshold or (1.0,)) <= 0:
             raise ValueError("a threshold of 0")
