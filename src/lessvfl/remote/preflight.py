@@ -137,7 +137,8 @@ def check_server(config: ServerConfig) -> check.TableReport:
 
 def _without_roles(config: ServerConfig, problems: list[str]) -> check.TableReport:
     """Return what is said of labels alone where a table cannot be read as asked."""
-    plain = dataclasses.replace(config, test_ids=None, **dict.fromkeys(data.ROW_ROLES))
+    nothing: dict[str, Any] = dict.fromkeys((*data.ROW_ROLES, "test_ids"))
+    plain = dataclasses.replace(config, **nothing)
     table = check.Attempts()(lambda: LabelTable.load(plain))
     if table is None:
         return check.nothing_read(Path(config.data).stem, problems, config.label)

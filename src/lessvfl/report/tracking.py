@@ -144,8 +144,8 @@ def points(record: RunRecord) -> Iterator[tuple[str, float, int]]:
     for name, values in finals.items():
         yield f"{name}/mean", sum(values) / len(values), 0
     for name in SCORES:
-        if (value := together(record, name)) is not None:
-            yield f"final/{name}/ensemble", value, 0
+        if (whole := together(record, name)) is not None:
+            yield f"final/{name}/ensemble", whole, 0
 
 
 def _numbers(run: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -16,6 +16,7 @@ from lessvfl.run.decide import fitting
 from lessvfl.run.decide.cut_offs import Aim, outcome, threshold_of
 from lessvfl.run.decide.groups import FEW, by_group
 from lessvfl.run.decide.kept import KeptDecision
+from lessvfl.run.decide.marks import NO_MARKS, RowMarks
 from lessvfl.run.decide.ranking import ranking
 from lessvfl.run.decide.recalibration import RecalibrationKind, sigmoid
 from lessvfl.run.decide.scored import ScoredRows
@@ -77,7 +78,8 @@ def evaluate_folder(
     found["notes"] = [*notes, *found["notes"]]
     found["warnings"] = [*warnings, *found["warnings"]]
     if asked.keep:
-        new = to_keep(rows, asked, before, table.name, source)
+        chosen_on = (table.name, source.digest, source.marks())
+        new = to_keep(rows, asked, before, *chosen_on)
         path = keep_decision(folder, source.seed, new)
         found["kept"] = {**new.summary, "file": str(path)}
         found["notes"].append(f"Kept for later predictions: {new.words}.")
@@ -213,15 +215,16 @@ def to_keep(
     asked: Asked,
     before: KeptDecision | None,
     name: str,
-    source: ScoredSource,
+    digest: str,
+    marks: RowMarks = NO_MARKS,
 ) -> KeptDecision:
     """Return what later predictions are to apply, fitted to all rows.
 
     A new recalibration takes the place of all that was kept `before`; a new cut-off
-    alone takes that of the cut-off. `name` is that of the rows' `source`.
+    alone takes that of the cut-off. `digest` is of the file of the rows, `name` its.
     """
     fitted = fitting.fit_all(rows, asked.recalibrate, asked.aim)
-    about: dict[str, Any] = {"data": name, "rows": len(rows), "file": source.digest}
+    about: dict[str, Any] = {"data": name, "rows": len(rows), "file": digest}
     threshold = None
     if asked.aim is not None:
         assert fitted.cut is not None
@@ -229,7 +232,7 @@ def to_keep(
         about["class"] = rows.label_names[rows.positive]
         about["cut_off"] = float(sigmoid(np.array(fitted.cut)))
         about["aim"] = asked.aim.words
-    kept = KeptDecision(fitted.recalibration, threshold, about, source.marks())
+    kept = KeptDecision(fitted.recalibration, threshold, about, marks)
     if before is None or before.recalibration is None or asked.recalibrate is not None:
         return kept
     both = kept.marks | before.marks

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl.errors import RecordError
-from lessvfl.run.decide.marks import RowMarks
+from lessvfl.run.decide.marks import NO_MARKS, RowMarks
 from lessvfl.run.decide.recalibration import Reals, Recalibration
 from lessvfl.run.record import write_json
 
@@ -29,7 +29,7 @@ class KeptDecision:
     threshold: tuple[float, ...] | None = None
     # What the user is told: the cut-off and its aim, the rows they were chosen on.
     about: Mapping[str, Any] = field(default_factory=dict)
-    marks: RowMarks = RowMarks()  # of these rows, to know them again
+    marks: RowMarks = NO_MARKS  # of these rows, to know them again
 
     def recalibrated(self, z: Reals) -> Reals:
         """Return the outputs of the model as they are to be used."""

@@ -61,6 +61,9 @@ class RowMarks:
         return len(self.digests)
 
 
+NO_MARKS = RowMarks()
+
+
 def of_ids(ids: Iterable[str]) -> RowMarks:
     """Mark rows by their ids."""
     return RowMarks.of(b"id " + one.encode("utf-8", "surrogatepass") for one in ids)
