@@ -162,7 +162,9 @@ class Party:
         training.rows = rows
         training.h = training.passes.forward(take(self.X_train, rows))
         h = self._substitute.into(training.h, "train", rows)
-        block = self._block(h, plan.bits, plan.stage, training.step)
+        sent = self._released(h, plan.stage, training.step)
+        training.sent = None if self._guard is None else sent
+        block = self._block(sent, plan.bits, plan.stage, training.step)
         return messages.Embedding(plan.stage, block, ahead=True)
 
     def _close(self, gates: Gates) -> None:
@@ -192,11 +194,12 @@ class Party:
                 f"'{request.stage}', {'the end' if request.last else 'no end'}."
             )
         gradient = self._substitute.without(gradient)
+        if training.is_recorded:  # the gradient is that where the server saw the rows
+            at = training.h if training.sent is None else training.sent
+            self._shadows.memory.add(training.rows, at, gradient)
         if self._guard is not None:
             gradient = self._guard.mechanism.back(gradient, training.h)
         grads = training.passes.back(gradient)
-        if training.is_recorded:
-            self._shadows.memory.add(training.rows, training.h, gradient)
         training.update(grads, request.rate, training.shrink)
         training.step += 1
         if request.last:
@@ -348,8 +351,8 @@ class Party:
             rows = self._drawn(request, request.n_rows).to(self.X_train.device)
         else:
             rows = self.part_of(request)
-        h = self._embed_rows(request.rows, rows)
         name = (request.stage, request.rows, *([request.part] if request.part else []))
+        h = self._released(self._embed_rows(request.rows, rows), *name)
         return messages.Embedding(request.stage, self._block(h, request.bits, *name))
 
     def _drawn(self, request: messages.Embed, n_rows: int) -> Tensor:
@@ -380,10 +383,14 @@ class Party:
         self.net.train(self._training is not None)
         return h
 
+    def _released(self, h: Tensor, *name: str | int) -> Tensor:
+        """Return embeddings as they may leave."""
+        if self._guard is None:
+            return h
+        return self._guard.release(h, *name) * self.net.output_mask.unsqueeze(1)
+
     def _block(self, h: Tensor, bits: int, *name: str | int) -> messages.Block:
         mask = self.net.output_mask
-        if self._guard is not None:
-            h = self._guard.release(h, *name) * mask.unsqueeze(1)
         return messages.Block.in_bits(
             h, self._widths, bits, mask, self._private, "up", self.name, *name
         )

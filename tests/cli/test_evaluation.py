@@ -122,7 +122,13 @@ def test_what_is_kept_is_applied_from_then_on(run_cli, a_run, tmp_path):
     table[:400].to_csv(tmp_path / "others.csv", index=False)
     others = run_cli("evaluate", folder, tmp_path / "others.csv")
     assert "Applied as kept: a recalibration (isotonic) and a cut-off" in others.out
-    assert others.warnings == []
+    assert "was chosen on these very rows" in others.warnings[0]
+    moved = table[:400].assign(**{table.columns[0]: table[table.columns[0]][:400] + 1})
+    pd.concat([moved, table[:3]]).to_csv(tmp_path / "others.csv", index=False)
+    some = run_cli("evaluate", folder, tmp_path / "others.csv")
+    assert "was chosen on 3 of these 403 rows" in some.warnings[0]
+    moved.to_csv(tmp_path / "others.csv", index=False)
+    assert run_cli("evaluate", folder, tmp_path / "others.csv").warnings == []
     assert (model.threshold, model.rule is None) == (None, False)
     export = run_cli("export", folder, "--format", "safetensors")
     assert "not in these files: a recalibration (isotonic)" in export.err

@@ -142,7 +142,9 @@ def test_all_problems_of_a_party_are_said_at_once(here, run_cli):
     ("values", "fragment"),
     [
         ({"data": "absent.csv"}, "must exist. Got no such file"),
+        ({"data": ""}, "The 'data' setting of party.yaml must name the table of its"),
         ({"id": "ID_COLUMN"}, "must be one of its columns"),
+        ({"id": "ID_COLUMN"}, "Got 'ID_COLUMN' as 'id'."),
         ({"columns": ["code"]}, "Party 'clinic' must have a column that can be used"),
         ({"columns": ["*", "!nobody"]}, "Got '!nobody', which matches none"),
         ({"scale": "global"}, "where no 'scale_range' is given"),
@@ -248,6 +250,53 @@ def test_what_a_server_would_refuse_its_check_does(here, run_cli, values, fragme
     assert said.code == 2
     assert fragment in said.out
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "what"),
+    [
+        ("time_column", "times of rows"),
+        ("group_column", "groups of rows"),
+        ("sample_weight", "row weights"),
+    ],
+)
+def test_a_column_that_is_not_there_is_said_with_its_setting(
+    here, run_cli, setting, what
+):
+    path = a_server(here, **{setting: "stat"})
+    said = run_cli("check", "--config", path)
+    assert said.code == 2
+    problem = (
+        f"The {what} of '{here / 'labels.csv'}' must be one of its columns: who, "
+        f"state. Got 'stat' as '{setting}'. Did you mean 'state'?"
+    )
+    assert_stops(said.out, problem)
+    assert "120 rows; label 'state' (binary: ill, well)" in said.out
+    ran = run_cli("server", "--config", path, "--insecure")
+    assert (ran.code, problem in " ".join(ran.err.split())) == (2, True)
+
+
+def test_a_column_without_times_is_said_with_its_setting(here, run_cli):
+    said = run_cli("check", "--config", a_server(here, time_column="who"))
+    assert_stops(
+        said.out,
+        "The times of 'labels' by 'time_column' (column 'who') must be dates or "
+        "numbers, one in each row. Got 'p0'.",
+    )
+
+
+@pytest.mark.parametrize("values", [{}, {"data": ""}])
+def test_a_server_whose_data_is_missing(here, run_cli, values):
+    path = write(here / "server.yaml", id="who", label="state", **values)
+    for said in (
+        run_cli("check", "--config", path),
+        run_cli("server", "--config", path, "--insecure"),
+    ):
+        assert said.code == 2
+        told = " ".join((said.out + said.err).split())
+        assert "'data' setting of server.yaml must name the table of labels" in told
+        assert "'data' is missing" in told
+        assert "0 rows" not in told
 
 
 # --------------------------------------------------------------------------- options

@@ -1,5 +1,6 @@
 """What server and party say at their end, on a terminal and in a log."""
 
+import dataclasses
 import re
 
 import pytest
@@ -97,7 +98,39 @@ def test_a_server_says_in_a_log_what_came_out(whole, capsys):
     assert adds.mean == pytest.approx(score - without)
     assert f"bank adds {adds.mean:.3f} ({adds.words})" in lines[4:]
     assert lines[-1].startswith("Intervals (95 %) are of one run")
-    assert len(lines) == 11
+    assert "insurer kept none of its features in 2 of 2 seeds." in lines
+    assert len(lines) == 12
+
+
+def test_an_ensemble_comes_before_its_seeds(whole, capsys):
+    record = server_record(whole)
+    scores = {"accuracy": 0.875, "balanced_accuracy": 0.75}
+    around = {"accuracy": {"low": 0.825, "high": 0.925}}
+    record.ensemble = {"seeds": [0, 1], "scores": scores, "intervals": around}
+    results.tell_server(record)
+    lines = capsys.readouterr().out.splitlines()
+    mean = sum(run["accuracy"]["final"] for run in record.runs) / 2
+    assert lines[1].startswith(
+        "less-vfl-auto with 3 parties; test accuracy 0.875 of the ensemble of 2 seeds "
+        f"(95 %: 0.825 to 0.925; mean of the seeds: {mean:.3f}; "
+    )
+    assert lines[1].endswith("(but for the score, mean of 2 seeds)")
+    assert lines[2] == (
+        "The ensemble of 2 seeds: accuracy 0.875 (95 %: 0.825 to 0.925), balanced "
+        "accuracy 0.750."
+    )
+    assert lines[3].startswith("seed 0: accuracy")
+    assert lines[-1].startswith("Intervals (95 %) are of the ensemble (of what a party")
+
+
+def test_an_ensemble_leads_the_numbers_of_a_terminal(whole, capsys, terminal):
+    whole = dataclasses.replace(
+        whole, ensemble={"seeds": [0, 1], "scores": {"accuracy": 0.875}}
+    )
+    results.print_summary([whole])
+    text = " ".join(capsys.readouterr().out.split())
+    mean = tables.summary(whole)["test accuracy"]
+    assert f"accuracy │ 0.875; seeds: {mean}" in text
 
 
 def test_a_server_says_on_a_terminal_what_it_knows_of_parties(whole, capsys, terminal):
@@ -105,7 +138,8 @@ def test_a_server_says_on_a_terminal_what_it_knows_of_parties(whole, capsys, ter
     text = capsys.readouterr().out
     assert "test accuracy" in text
     assert " of 15 " in text
-    assert text.count("not revealed") == 2
+    assert text.count("not revealed") == 1
+    assert re.search(r"insurer *│[^│]*│ none ", text)
     assert "spurious" not in text
 
 

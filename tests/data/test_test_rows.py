@@ -52,9 +52,11 @@ def test_the_latest_rows_are_the_test_whatever_the_seed():
     when = np.random.default_rng(1).permutation(N).astype(float)
     source = with_roles(table(when=when), Roles(time_column="when"))
     assert source.X.names == ("a", "b", "c")
+    assert prepare(table(), DataConfig(), parties=1).split == "stratified"
     problems = [
         prepare(source, DataConfig(test_share=0.25), parties=1, seed=s) for s in (0, 1)
     ]
+    assert {problem.split for problem in problems} == {"the latest by 'when'"}
     marked = settle_test_rows(source, DataConfig(test_share=0.25))
     train, test = split_rows(marked, DataConfig(), seed=7)
     assert set(when[test]) == set(range(45, 60))
@@ -179,6 +181,10 @@ def test_rows_of_some_ids_are_the_test(tmp_path):
     train, test = split_rows(source, DataConfig(), seed=1)
     assert test.tolist() == [3, 5, 58]
     assert len(train) == N - 3
+    assert test_rows.split_words(source, DataConfig()) == "the ids of 'ids.csv'"
+    assert test_rows.split_words(table(), DataConfig(folds=3)) == "3 folds"
+    own = dataclasses.replace(table(), is_test=np.arange(N) > 50)
+    assert test_rows.split_words(own, DataConfig()) == "test rows of the data"
     assert source.notes == ("Test rows are the 3 rows whose 'client' is in 'ids.csv'.",)
     ids.write_text("client\n3\n99\n")
     with pytest.warns(LessVFLWarning, match=r"1 of 2 test ids of 'ids.csv' are in no"):

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from lessvfl.remote import certificates
+from lessvfl.remote.config import PartyConfig, read
 from lessvfl.remote.policy import LIMITS, Policy
 from lessvfl.run.record import RunRecord
 
@@ -127,6 +128,7 @@ def test_a_kit_starts_as_generated(tmp_path, forked_tools):
         ("server", {"settings": {"scale": "none"}}, "'scale' setting is every party's"),
         ("server", {"settings": {"party_net": "os:getcwd"}}, "is every party's own"),
         ("server", {"settings": {"hiden": 3}}, "Unknown setting 'hiden'"),
+        ("clinic", {"reasons": {"clinic_0": "A text"}}, "mean 'reason_texts'"),
     ],
 )
 def test_a_side_says_at_the_start_what_is_missing(
@@ -146,6 +148,17 @@ def test_a_side_says_at_the_start_what_is_missing(
     assert "missing: no connection" not in result.err
     assert "who are missing" not in result.err
     assert side == "server" or len(result.err.splitlines()) == 1
+
+
+def test_the_example_of_texts_for_reasons_is_one(tmp_path, a_kit):
+    text = (a_kit / "clinic" / "party.yaml").read_text()
+    assert read(PartyConfig, a_kit / "clinic" / "party.yaml").reason_texts == {}
+    path = tmp_path / "party.yaml"
+    path.write_text(
+        re.sub(r"^# (reason_texts:|  late_bills:)", r"\1", text, flags=re.M)
+    )
+    found = read(PartyConfig, path).reason_texts
+    assert found == {"late_bills": "Bills paid late in the last year"}
 
 
 def test_the_page_names_every_policy_and_its_default():

@@ -141,6 +141,33 @@ def test_files_of_before_and_after_are_evaluated_alike(run_cli, folder):
     assert again["brier"] == pytest.approx(first["brier"], abs=1e-6)
 
 
+def test_rows_that_a_cut_off_was_chosen_on_are_known_again(run_cli, folder):
+    """By digests of their ids, which are not in the file that is kept."""
+    labels, at = pd.read_csv(folder / "labels.csv"), IDS[common()]
+    first, rest = at[: len(at) // 2], at[len(at) // 2 :]
+    command = ("evaluate", folder / "server", folder / "labels.csv", "--json")
+
+    def told(*ids, more=()):
+        own = labels[labels["id"].isin([one for some in ids for one in some])]
+        own.to_csv(folder / "labels.csv", index=False)
+        return " ".join(run_cli(*command, *more).json["warnings"])
+
+    told(first, more=(*COST, "--keep"))
+    (file,) = (folder / "server").rglob("decision.json")
+    text = file.read_text()
+    assert not any(f'"{one}"' in text for one in at)
+    assert f"chosen on 9 of these {9 + len(rest)} rows" in told(first[:9], rest)
+    assert "chosen on these very rows" in told(first[:9])
+    assert "chosen on" not in told(rest)
+    found = json.loads(text)
+    del found["rows"]  # as an earlier version kept it
+    file.write_text(json.dumps(found))
+    assert "chosen on" not in told(first[:9])
+    assert "chosen on these very rows" in told(first)
+    file.write_text(json.dumps(found | {"rows": "AAAA"}))
+    assert "Got this: 3 bytes of rows" in run_cli(*command).err
+
+
 def test_rows_that_cannot_be_joined_are_counted(run_cli, folder):
     at, away = common(), len(IDS) - len(common())
     path = folder / "server" / "predictions.csv"

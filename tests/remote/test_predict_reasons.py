@@ -48,7 +48,7 @@ def telling(**how: Telling) -> dict[str, dict[str, Any]]:
         name: dataclasses.replace(ALSO_PLAIN, reasons=how.get(name, "none"))
         for name in HELD
     }
-    more = {"clinic": {"reasons": TEXTS}}
+    more = {"clinic": {"reason_texts": TEXTS}}
     return {
         name: {"policy": own, **more.get(name, {})} for name, own in policies.items()
     }
@@ -327,9 +327,9 @@ def test_texts_of_a_party_are_no_formulas():
 
 def test_a_text_for_no_feature_is_refused(folder):
     with pytest.raises(
-        ConfigError, match=r"must name features of the party\. Got 'agee'"
+        ConfigError, match=r"'reason_texts' setting must name features .*Got 'agee'"
     ):
-        a_party("clinic", folder, reasons={"agee": "Your age"})
+        a_party("clinic", folder, reason_texts={"agee": "Your age"})
 
 
 def test_contributions_tell_the_order_of_a_column(folder, a_clinic):

@@ -1,5 +1,6 @@
 """The pages in a real browser, at the widths of a laptop and of a phone."""
 
+import dataclasses
 import html
 import json
 import re
@@ -41,6 +42,8 @@ const look = (frame) => {
     width: view.innerWidth,
     scroll: doc.documentElement.scrollWidth,
     scripts: doc.scripts.length,
+    loose: Array.from(doc.querySelectorAll("table"))
+                .filter((table) => !table.closest(".scroll")).length,
     bins: Array.from(doc.querySelectorAll(".bins[open] .scroll"),
                      (part) => part.scrollWidth - part.clientWidth),
     drawings: Array.from(doc.querySelectorAll("svg"),
@@ -98,6 +101,20 @@ const look = (frame) => {
 </script></body>"""
 
 
+def an_ensemble(whole):
+    """Return what a server knows of seeds that predict together, of long names."""
+    text = json.dumps(server_record(whole).runs)
+    long = "a_supplier_with_a_name_that_is_wider_than_a_telephone_and_has_no_blank"
+    found = dataclasses.replace(
+        server_record(whole), runs=json.loads(text.replace("bank", long))
+    )
+    found.header["parties"] = list(found.runs[0]["features"])
+    scores = {"accuracy": 0.875, "balanced_accuracy": 0.75}
+    around = {"accuracy": {"low": 0.825, "high": 0.925}}
+    found.ensemble = {"seeds": [0, 1], "scores": scores, "intervals": around}
+    return found
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory, pages, make_record, odd_records):
     assert BROWSER is not None
@@ -115,6 +132,7 @@ def told(tmp_path_factory, pages, make_record, odd_records):
             ("party", report.page(party_record(odd_records["shadows"]))),
             ("rated", report.page(rated_record(odd_records["shadows"]))),
             ("server", report.page(server_record(odd_records["shadows"]))),
+            ("ensemble", report.page(an_ensemble(odd_records["shadows"]))),
             *(
                 (f"evaluation, {name}", evaluation_page(found))
                 for name, found in evaluations().items()
@@ -153,12 +171,17 @@ def told(tmp_path_factory, pages, make_record, odd_records):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_scrolls_sideways(told, width):
-    assert {*CASES, "compare", "party", "rated", "server"} < told.keys()
+    assert {*CASES, "compare", "party", "rated", "server", "ensemble"} < told.keys()
     assert len([name for name in told if name.startswith("evaluation")]) == 6
     for name, found in told.items():
         seen = found[str(width)]
         assert seen["width"] == width
         assert seen["scroll"] <= width, name
+
+
+def test_every_table_scrolls_in_a_box_of_its_own(told):
+    for name, found in told.items():
+        assert found["390"]["loose"] == 0, name
 
 
 @pytest.mark.parametrize("width", WIDTHS)

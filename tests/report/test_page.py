@@ -1,13 +1,16 @@
 """The page: whole, safe, and every number back to the record."""
 
+import re
 from typing import Any
 
 import pytest
 from tests.report.reader import Reader, read_whole
+from tests.report.sides import party_record
 
 from lessvfl import report
 from lessvfl.errors import RecordError
 from lessvfl.report import measures, sentences, tables
+from lessvfl.report.page import NO_CURVE
 from lessvfl.report.verdicts import reasons_by_party, verdicts
 
 HOSTILE = '<script>alert("x")</script>'
@@ -245,7 +248,49 @@ def test_the_automatic_method_and_its_stages_have_titles(pages):
 
 def test_scores_without_test_rows_are_of_training_and_say_so(pages):
     assert "Training accuracy (no test rows) against" in pages["no test rows"]
-    assert "No score was recorded." in pages["regression unscored"]
+    assert "so nothing was scored." in pages["regression unscored"]
+    assert 'class="card curve"' not in pages["regression unscored"]
+
+
+def test_one_score_at_the_end_is_no_curve(make_record):
+    record = make_record(n_seeds=2)
+    assert 'class="card curve"' in report.page(record)
+    for run in record.runs:
+        run["curve"] = run["curve"][-1:]
+    page = report.page(record)
+    assert 'class="card curve"' not in page
+    assert NO_CURVE in page
+
+
+def test_the_scores_of_an_ensemble_lead(make_record):
+    record = make_record(n_seeds=3)
+    around = {"accuracy": {"low": 0.825, "high": 0.925}}
+    scores = {"accuracy": 0.875, "balanced_accuracy": None}
+    record.ensemble = {"seeds": [0, 1, 2], "scores": scores, "intervals": around}
+    page = report.page(record)
+    mean = tables.summary(record)["test accuracy"]
+    words = " ".join(Reader(page).words)
+    assert re.search(
+        rf"Test accuracy\s+0\.875\s+95 %: 0\.825 to 0\.925; seeds: {re.escape(mean)}",
+        words,
+    )
+    assert "test accuracy 0.875 of the ensemble of 3 seeds (95 %: 0.825" in words
+    assert "The ensemble of 3 seeds, which predicts, has these scores." in words
+    record.ensemble = None
+    assert "which predicts" not in report.page(record)
+
+
+def test_the_settings_say_what_split_the_rows(make_record):
+    record = make_record(n_seeds=1)
+    record.header["config"]["split"] = "stratified"
+    assert "split|stratified" in "|".join(Reader(report.page(record)).words)
+    record.header["data"]["split"] = "the latest by 'granted'"
+    words = "|".join(Reader(report.page(record)).words)
+    assert words.count("split|the latest by 'granted'") == 1
+    assert "stratified" not in words
+    party = party_record(record)
+    party.header["config"]["split"] = "stratified"  # which is not told
+    assert "stratified" not in report.page(party)
 
 
 def test_what_is_not_recorded_is_left_out(make_record):

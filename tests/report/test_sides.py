@@ -392,6 +392,15 @@ def test_a_server_shows_score_curve_bill_and_components(whole):
     assert "n_features" not in words
 
 
+def test_a_server_is_told_by_nobody_what_was_kept_and_knows_who_kept_nothing(whole):
+    page = report.page(server_record(whole))
+    assert "insurer kept none of its features in 2 of 2 seeds." in page
+    assert "bank kept none" not in page
+    rows = {row["party"]: row for row in server.party_rows(server_record(whole))}
+    assert rows["insurer"]["features"] == "none"
+    assert rows["bank"]["features"] == server.UNTOLD
+
+
 def test_the_whole_bill_has_every_part_and_its_share_of_payload(whole):
     record = server_record(whole)
     assert (bill.rows(record), bill.words(record)) == ([], "")

@@ -112,6 +112,15 @@ def test_what_a_side_does_not_know_is_not_written_down() -> None:
     assert {name.split("/")[1] for name in names if name.startswith("kept/")} == {first}
 
 
+def test_an_ensemble_is_tracked_and_what_split_the_rows() -> None:
+    record = fake_record(n_seeds=2)
+    record.header["config"]["split"] = "stratified"
+    record.header["data"]["split"] = "the latest by 'day'"
+    record.ensemble = {"seeds": [0, 1], "scores": {"accuracy": 0.875}}
+    assert tracking.parameters(record)["split"] == "the latest by 'day'"
+    assert ("final/accuracy/ensemble", 0.875, 0) in list(tracking.points(record))
+
+
 def test_names_and_missing_packages_are_one_sentence(run_cli, monkeypatch) -> None:
     said = run_cli("run", "digits", "--track", "paper")
     assert "A run is tracked by one of mlflow, tensorboard. Got 'paper'." in said.err

@@ -126,7 +126,8 @@ def _print(report: TableReport) -> None:
     if report.task is not None:
         classes = listed(report.label_names, results.MOST_NAMES)
         label += f" ({report.task}{': ' * bool(classes)}{classes})"
-    results.say(f"{plural(report.n_rows, 'row')}; {label}{used}.")
+    if report.n_rows or not report.problems:  # otherwise nothing could be read
+        results.say(f"{plural(report.n_rows, 'row')}; {label}{used}.")
     if report.task is not None:
         results.say(task_sentence(report.task, report.task_reason or ""))
     if report.test_rows_seen is not None:

@@ -68,6 +68,7 @@ def print_summary(records: list[RunRecord]) -> None:
             *sentences.together(record),
             *sentences.chance(record),
             *sentences.seen(record),
+            *sentences.emptied(record),
             *sentences.undefined(record),
         ):
             say(sentence)
@@ -91,8 +92,9 @@ def _print_numbers(
     for head, *cells in zip(heads, *rows, strict=True):
         path, _ = tables.SUMMARY.get(head, ("", ""))
         name = path.removesuffix(".final")
-        own = (intervals.score_words(record, name) for record in records)
-        table.add_row(head, *map(str.__add__, cells, own))
+        both = zip(records, cells, strict=True)
+        own = (intervals.leading_words(record, name, cell) for record, cell in both)
+        table.add_row(head, *own)
     Console().print(table)
     if said := dict.fromkeys(filter(None, map(intervals.note, records))):
         say(" ".join(said), dim=True)
@@ -193,6 +195,8 @@ def tell_server(record: RunRecord) -> None:
         tell_bill(record)
         return
     say(sentences.headline(record))
+    for sentence in sentences.together(record):
+        say(sentence)
     for run in record.runs:
         finals = (
             f"{tables.score_word(score)} {value:.4f}{_ends(run, score)}"
@@ -202,8 +206,8 @@ def tell_server(record: RunRecord) -> None:
         if scores := ", ".join(finals):
             say(f"seed {run['seed']}: {scores}")
     for sentence in (
-        *sentences.together(record),
         *sentences.chance(record),
+        *sentences.emptied(record),
         *sentences.undefined(record),
     ):
         say(sentence)

@@ -20,7 +20,14 @@ from lessvfl.data.readers import (
     read_table,
     release_unused,
 )
-from lessvfl.data.roles import NO_ROLES, HeldOutIds, Roles, with_cells, with_roles
+from lessvfl.data.roles import (
+    NO_ROLES,
+    ROW_ROLES,
+    HeldOutIds,
+    Roles,
+    with_cells,
+    with_roles,
+)
 from lessvfl.data.table import checked_names, frame_of, from_arrays, from_labels
 from lessvfl.errors import DataError
 from lessvfl.settings import near
@@ -215,7 +222,7 @@ def load_columns(
         arrays = read_npz(path, ["X"] + ([id_column] if id_column else []))
         return _npz_frame(arrays), None if id_column is None else arrays[id_column]
     raw = read_table(path, texts)
-    ids = None if id_column is None else raw.column_of(id_column, path, "ids")
+    ids = None if id_column is None else raw.column_of(id_column, path, "ids", "id")
     names = [name for name in raw.names if name != id_column]
     if not names:
         raise DataError(
@@ -304,13 +311,14 @@ def load_labels(
     unless a `task` is given.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    given = {
-        "ids": id_column,
-        "row weights": roles.sample_weight,
-        "groups of rows": roles.group_column,
-        "times of rows": roles.time_column,
+    named = {
+        setting: name
+        for setting in ROW_ROLES
+        if (name := getattr(roles, setting)) is not None
     }
-    named = {what: name for what, name in given.items() if name is not None}
+    words = {"id": "ids", **ROW_ROLES}
+    if id_column is not None:
+        named = {"id": id_column, **named}
     cells: dict[str | None, NDArray[Any]]
     if _is_npz(path):
         label = label or "y"
@@ -318,7 +326,7 @@ def load_labels(
         y, cells = arrays[label], {name: arrays[name] for name in named.values()}
     else:
         raw = read_table(path)
-        cells = {name: raw.column_of(name, path, w) for w, name in named.items()}
+        cells = {n: raw.column_of(n, path, words[s], s) for s, n in named.items()}
         columns = [name for name in raw.names if name not in cells]
         y = read_labels(raw, label_column(columns, label, path))
     is_test, names = arrays.get("is_test"), _texts(arrays.get("label_names"))

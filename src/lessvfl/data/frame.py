@@ -261,6 +261,7 @@ class Dataset:
     units: Places | None = None  # (N,), the person or the like that a row is of
     times: NDArray[Any] | None = None  # (N,), days or numbers: the latest are the test
     is_test: NDArray[np.bool_] | None = None  # (N,), where the test rows are named
+    named_by: str = ""  # what names them, where a user says it
     findings: tuple[Finding, ...] = ()  # what was done to read its columns
     task_reason: str = ""  # why its labels are classes, or numbers to regress on
     # Who holds which columns (names or globs), where the data are vertical by nature.

@@ -35,7 +35,7 @@ from lessvfl.data.labels import (
 )
 from lessvfl.data.randomised import randomise
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent
-from lessvfl.data.test_rows import settle_test_rows
+from lessvfl.data.test_rows import settle_test_rows, split_words
 from lessvfl.errors import DataError, warn
 from lessvfl.terms import Task, listed, plural, stream_seed
 
@@ -95,6 +95,7 @@ class Problem:
     # knows.
     test_rows_seen: float | None = None
     task_reason: str = ""
+    split: str = ""  # what split its rows
     # The raw train and test rows, where `prepare` had them.
     frames: tuple[Frame, Frame] | None = field(default=None, repr=False, compare=False)
 
@@ -321,6 +322,7 @@ def labels_alone(
         n_blocks=rows.n_blocks,
         n_equal=rows.n_equal,
         task_reason=dataset.task_reason,
+        split=split_words(dataset, config),
     )
 
 

@@ -20,6 +20,7 @@ from lessvfl.data.column import Finding
 from lessvfl.data.frame import Frame
 from lessvfl.data.table import arrow_column, checked_names, frame_of, frame_of_columns
 from lessvfl.errors import DataError
+from lessvfl.settings import near
 from lessvfl.terms import listed
 
 EXCEL = (".xlsx", ".xls")
@@ -139,12 +140,19 @@ class RawTable:
             return numbers_of(column)
         return np.array(column.to_pylist(), dtype=object)
 
-    def column_of(self, name: str, path: Path, what: str) -> NDArray[Any]:
-        """Return the cells of a column that was named as the ids or the like."""
+    def column_of(
+        self, name: str, path: Path, what: str, setting: str = ""
+    ) -> NDArray[Any]:
+        """Return the cells of a column that was named as the ids or the like.
+
+        `setting` is the one that names it, where one does.
+        """
         if name not in self.names:
+            named = f" as '{setting}'" if setting else ""
             raise DataError(
                 f"The {what} of '{path}' must be one of its columns: "
-                f"{listed(self.names, 20)}. Got '{name}'."
+                f"{listed(self.names, 20)}. Got '{name}'{named}."
+                f"{near(name, self.names)}"
             )
         return self.cells(name)
 

@@ -59,6 +59,14 @@ def _id_text(cell: Any) -> str:
     return str(cell)
 
 
+# What the column that a setting names says of rows.
+ROW_ROLES = {
+    "sample_weight": "row weights",
+    "group_column": "groups of rows",
+    "time_column": "times of rows",
+}
+
+
 @dataclass(frozen=True)
 class Roles:
     """What columns say of rows that is no feature of them."""
@@ -70,10 +78,9 @@ class Roles:
 
     def each(self) -> list[tuple[str, Roles]]:
         """Return the roles that are given one by one, each after its column."""
-        names = ("sample_weight", "group_column", "time_column")
         found = [
             (column, Roles(**{n: column}))
-            for n in names
+            for n in ROW_ROLES
             if (column := getattr(self, n))
         ]
         if self.test_ids is not None:
@@ -120,20 +127,29 @@ def with_cells(
     """
     n_rows = data.X.n_rows
     if (units := cells.get(roles.group_column)) is not None:
-        owner = f"'{data.name}' (column '{roles.group_column}')"
+        owner = _owner(data, "group_column", roles.group_column)
         data = replace(data, units=check_units(units, n_rows, owner))
     if (times := cells.get(roles.time_column)) is not None:
         _refuse_own_test_rows(data, f"the time column '{roles.time_column}'")
-        owner = f"'{data.name}' (column '{roles.time_column}')"
-        data = replace(data, times=check_times(times, n_rows, owner))
+        owner = _owner(data, "time_column", roles.time_column)
+        own_times = check_times(times, n_rows, owner)
+        latest = f"the latest by '{roles.time_column}'"
+        data = replace(data, times=own_times, named_by=latest)
     ids = roles.test_ids
     if ids is not None and (own := cells.get(ids.column)) is not None:
         _refuse_own_test_rows(data, f"the test ids of '{ids.source}'")
         is_test = ids.mark(own, f"'{data.name}'")
         rows = plural(int(is_test.sum()), "row")
         note = f"Test rows are the {rows} whose '{ids.column}' is in '{ids.source}'."
-        data = replace(data, is_test=is_test, notes=(*data.notes, note))
+        named_by = f"the ids of '{ids.source}'"
+        notes = (*data.notes, note)
+        data = replace(data, is_test=is_test, notes=notes, named_by=named_by)
     return data
+
+
+def _owner(dataset: Dataset, setting: str, column: str | None) -> str:
+    """Say whose cells are refused: of which table, by which setting."""
+    return f"'{dataset.name}' by '{setting}' (column '{column}')"
 
 
 def _refuse_own_test_rows(dataset: Dataset, what: str) -> None:
@@ -145,8 +161,8 @@ def _refuse_own_test_rows(dataset: Dataset, what: str) -> None:
 
 def take_weights(dataset: Dataset, column: str) -> Dataset:
     """Return a data set whose rows weigh what a column says, which is no feature."""
-    left, cells = take_column(dataset, column, "row weights")
-    owner = f"'{dataset.name}' (column '{column}')"
+    left, cells = take_role(dataset, column, "sample_weight")
+    owner = _owner(dataset, "sample_weight", column)
     return replace(
         left,
         weight=check_weights(cells, dataset.X.n_rows, owner),
@@ -154,16 +170,26 @@ def take_weights(dataset: Dataset, column: str) -> Dataset:
     )
 
 
-def take_column(
-    dataset: Dataset, column: str, what: str
+def take_role(
+    dataset: Dataset, column: str, setting: str
 ) -> tuple[Dataset, NDArray[Any]]:
-    """Take a column out of the features; `what` says what it holds instead."""
+    """Take the column that a setting names out of the features."""
+    return take_column(dataset, column, ROW_ROLES[setting], f" as '{setting}'")
+
+
+def take_column(
+    dataset: Dataset, column: str, what: str, named: str
+) -> tuple[Dataset, NDArray[Any]]:
+    """Take a column out of the features; `what` says what it holds instead.
+
+    `named` says where it was named, after its name.
+    """
     names = dataset.X.names
     if column not in names:
         shown = listed(names, 20)
         raise DataError(
             f"The {what} of '{dataset.name}' must be one of its columns: {shown}. "
-            f"Got '{column}'.{near(column, names)}"
+            f"Got '{column}'{named}.{near(column, names)}"
         )
     left = [name for name in names if name != column]
     if not left:
@@ -190,7 +216,7 @@ def take_units(
 
     `cells_of` gives the cells of a column as they came, where that is known.
     """
-    left, cells = take_column(dataset, column, "groups of rows")
+    left, cells = take_role(dataset, column, "group_column")
     own = cells if cells_of is None else cells_of(column)
     return with_cells(left, Roles(group_column=column), {column: own})
 
@@ -202,7 +228,7 @@ def take_times(
 
     `cells_of` gives the cells of a column as they came, where that is known.
     """
-    left, cells = take_column(dataset, column, "times of rows")
+    left, cells = take_role(dataset, column, "time_column")
     kinds = {own.name: own.kind for own in dataset.X.columns}
     if cells_of is not None:
         cells = cells_of(column)
@@ -219,6 +245,7 @@ def take_test_ids(
     `cells_of` gives the cells of a column as they came, where that is known.
     """
     column = test_ids.column
-    left, cells = take_column(dataset, column, "ids")
+    named = f", the column of '{test_ids.source}'"
+    left, cells = take_column(dataset, column, "ids", named)
     own = cells if cells_of is None else cells_of(column)
     return with_cells(left, Roles(test_ids=test_ids), {column: own})

@@ -42,6 +42,13 @@ def check_split(dataset: Dataset, config: DataConfig) -> None:
         )
 
 
+def split_words(dataset: Dataset, config: DataConfig) -> str:
+    """Say what splits the rows: what names test rows, or else the settings."""
+    if dataset.is_test is not None or dataset.X_test is not None:
+        return dataset.named_by or "test rows of the data"
+    return plural(config.folds, "fold") if config.folds > 1 else config.split
+
+
 def settle_test_rows(
     dataset: Dataset, config: DataConfig
 ) -> tuple[Dataset, Places | None]:

@@ -89,7 +89,8 @@ class ColumnSettings(Schema):
     missing_values: MissingMarks = None  # what stands for missing, by column
     must_keep: str | None = None  # features (names or globs) that must stay
     party_net: str | None = None  # FILE.py:FUNCTION or MODULE:FUNCTION; none: as agreed
-    reasons: ReasonTexts = field(default_factory=dict)  # by feature, what letters quote
+    # By feature, what a letter quotes as a reason.
+    reason_texts: ReasonTexts = field(default_factory=dict)
     seed_private: Literal["own", "shared"] = "own"  # shared: as 'lessvfl run' has it
 
 
@@ -156,6 +157,19 @@ class PartyConfig(Common, ColumnSettings):
     policy: Policy = field(default_factory=Policy)  # what it lets a server ask of it
 
 
+def table_of(config: Common) -> Path:
+    """Return where a side's own table is, or refuse a config that names none."""
+    if config.data:
+        return Path(config.data)
+    file, what = "party.yaml", "its columns"
+    if isinstance(config, ServerConfig):
+        file, what = "server.yaml", "labels and ids"
+    raise ConfigError(
+        f"The 'data' setting of {file} must name the table of {what}, a file or a "
+        "folder of Parquet or Arrow files. Got none: 'data' is missing."
+    )
+
+
 AnyConfig = TypeVar("AnyConfig", bound=Common)
 
 
@@ -187,6 +201,7 @@ def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConf
                     f"The config file '{path}' must be that of {sides[cls]}. Got one "
                     f"with '{name}', which is a setting of {sides[other]}."
                 )
+    values = {k: v for k, v in values.items() if (k, v) != ("data", "")}  # as none
     values = absolute(values, path.parent)
     values |= _read_marks(values)
     if type(values.get("seeds")) is int:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lessvfl.core.hidden_paths import INFERENCES
+from lessvfl.data import ROW_ROLES
 from lessvfl.errors import ConfigError
 from lessvfl.remote.config import (
     ColumnSettings,
@@ -52,9 +53,7 @@ def roles(config: ServerConfig) -> dict[str, str]:
     named = {
         config.id: "ids",
         config.label: "labels",
-        config.sample_weight: "row weights",
-        config.group_column: "groups of rows",
-        config.time_column: "times of rows",
+        **{getattr(config, setting): words for setting, words in ROW_ROLES.items()},
     }
     return {name: role for name, role in named.items() if name is not None}
 

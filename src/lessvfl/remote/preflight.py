@@ -114,12 +114,12 @@ def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> tuple[str,
 def check_server(config: ServerConfig) -> check.TableReport:
     """Report what a run would say of the label holder's table, or what stops it."""
     attempt = check.Attempts()
-    problems, stem = attempt.problems, Path(config.data).stem
+    problems = attempt.problems
     with tempfile.TemporaryDirectory(prefix="lessvfl-check-") as scratch:
         here = dataclasses.replace(config, out=scratch)
         table = attempt(lambda: LabelTable.load(here))
         if table is None:
-            return check.nothing_read(stem, problems, config.label)
+            return _without_roles(here, problems)
         attempt(lambda: parse_address(config.listen, secure=True))
         dataset = table.dataset
         settings = attempt(lambda: resolve_settings(config, table))
@@ -133,6 +133,16 @@ def check_server(config: ServerConfig) -> check.TableReport:
         if config.columns is None:
             return report
         return _with_columns(report, config, config.columns)
+
+
+def _without_roles(config: ServerConfig, problems: list[str]) -> check.TableReport:
+    """Return what is said of labels alone where a table cannot be read as asked."""
+    nothing: dict[str, Any] = dict.fromkeys((*data.ROW_ROLES, "test_ids"))
+    plain = dataclasses.replace(config, **nothing)
+    table = check.Attempts()(lambda: LabelTable.load(plain))
+    if table is None:
+        return check.nothing_read(Path(config.data).stem, problems, config.label)
+    return _of_labels(table.dataset, config, problems)
 
 
 def _with_columns(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lessvfl.report import evaluation_figures, figures, parts, tables
 from lessvfl.report.evaluation_figures import EvaluationNumbers, area_words
-from lessvfl.report.page import capital
+from lessvfl.report.key_numbers import capital
 from lessvfl.report.parts import Drawing
 from lessvfl.report.tables import MISSING
 from lessvfl.run.record import write_json

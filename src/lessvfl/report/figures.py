@@ -119,6 +119,17 @@ def score_of(runs: Sequence[RunNumbers]) -> tuple[str, str] | None:
     return None
 
 
+def has_curve(runs: Sequence[RunNumbers]) -> bool:
+    """Tell whether any run was scored more than once, so that there is a line."""
+    chosen = score_of(runs)
+    return chosen is not None and any(len(_points(r, chosen[0])) > 1 for r in runs)
+
+
+def has_lone_scores(runs: Sequence[RunNumbers]) -> bool:
+    """Tell whether runs were scored, and none of them more than once."""
+    return score_of(runs) is not None and not has_curve(runs)
+
+
 def _points(run: RunNumbers, key: str) -> dict[tuple[str, Any], Point]:
     """Return (MB, score) of a curve by stage and epoch, without the gaps."""
     points = {}

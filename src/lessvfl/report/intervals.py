@@ -46,6 +46,19 @@ def of_score(record: RunRecord, name: str) -> MeanInterval | None:
     return _over_runs(record, found)
 
 
+def of_ensemble(record: RunRecord, name: str) -> MeanInterval | None:
+    """Return the interval of a score of all seeds together; None without one."""
+    found = [together(record, name)]
+    found += [number(record.ensemble, "intervals", name, k) for k in ("low", "high")]
+    known = [value for value in found if value is not None]
+    return MeanInterval(*known) if len(known) == 3 else None
+
+
+def together(record: RunRecord, name: str) -> float | None:
+    """Return a score of all seeds together, where they are an ensemble."""
+    return number(record.ensemble, "scores", name)
+
+
 def of_loss(record: RunRecord, party: str) -> MeanInterval | None:
     """Return how much the leading score falls without a party, and its interval."""
     parts = ("loss", "low", "high")
@@ -77,6 +90,19 @@ def score_words(record: RunRecord, name: str) -> str:
     return f" ({found.words})" if found else ""
 
 
+def leading_words(record: RunRecord, name: str, mean: str) -> str:
+    """Say a score with its interval: that of an ensemble before the mean of its seeds.
+
+    `mean` is how the mean over all runs is written.
+    """
+    whole = together(record, name)
+    if whole is None:
+        return f"{mean}{score_words(record, name)}"
+    found = of_ensemble(record, name)
+    around = f" ({found.words})" if found else ""
+    return f"{whole:.3f}{around}; seeds: {mean}"
+
+
 def loss_words(record: RunRecord, party: str) -> str:
     """Say how much the leading score falls without a party, and where it may be."""
     found = of_loss(record, party)
@@ -89,6 +115,8 @@ def note(record: RunRecord) -> str:
     if of_score(record, name) is None:
         return ""
     of = "the mean of all folds" if tables.n_folds(record) > 1 else "one run"
+    if of_ensemble(record, name):
+        of = "the ensemble (of what a party adds: of one run)"
     data = record.header.get("data") or {}
     n_rows = (data.get("n_train") or 0) + (data.get("n_test") or 0)
     n_blocks = data.get("n_blocks") or n_rows

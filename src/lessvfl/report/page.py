@@ -11,6 +11,7 @@ from lessvfl.report import (
     bill,
     figures,
     intervals,
+    key_numbers,
     measures,
     parts,
     pixels,
@@ -20,6 +21,7 @@ from lessvfl.report import (
     tables,
     verdicts,
 )
+from lessvfl.report.key_numbers import capital
 from lessvfl.report.parts import Drawing
 from lessvfl.report.tables import MISSING, RunNumbers, at
 from lessvfl.report.verdicts import dwarfing, reasons_by_party
@@ -39,8 +41,9 @@ SHAPE = (  # of the data: key, one, many
 def run_page(record: RunRecord) -> str:
     """Return the page of a whole run or of a server as one HTML document."""
     title, runs = sentences.headline(record), record.runs
-    values: dict[str, Any] = {"n_runs": len(runs), "cards": _cards(record)}
+    values: dict[str, Any] = {"n_runs": len(runs), "cards": key_numbers.cards(record)}
     values["runs_words"] = tables.runs_words(record)
+    values["ensemble"] = capital(sentences.ensemble_words(record))
     if runs:
         values |= _figures(runs) | _tables(record)
     return parts.page(
@@ -94,7 +97,7 @@ def data_words(data: Any) -> str:
     return f"{text} ({', '.join(shape)})" if shape else text
 
 
-# -- key numbers and notes -------------------------------------------------------------
+# -- notes ---------------------------------------------------------------------------
 
 
 def _notes(record: RunRecord) -> list[str]:
@@ -105,73 +108,16 @@ def _notes(record: RunRecord) -> list[str]:
         words = (sentences.label_words(record), sentences.predicted_words(record))
         said += [f"{one}." for one in words if one]
     notes = record.header.get("notes") or []
-    return [*dwarfing(record), *said, *notes, *sentences.remarks(record)]
-
-
-def _cards(record: RunRecord) -> list[tuple[str, str, str, str]]:
-    """Return the key numbers: label, mean, standard deviation, one thing more."""
-    details, cards = _details(record), []
-    for label, text in tables.summary(record).items():
-        if label == "features kept":  # "24 ± 1 of 45" is two lines of a card
-            text, _, held = text.rpartition(" of ")
-            details[label] = f"of {held}"
-        cards.append((label, text, details.get(label, "")))
-    cards += _target(record.runs)
-    found = []
-    for label, text, detail in cards:
-        mean, _, spread = text.partition(" ± ")
-        found.append((capital(label), mean, spread, detail))
-    return found
-
-
-def capital(words: str) -> str:
-    """Begin words with a capital, and leave the others as they are."""
-    return words[:1].upper() + words[1:]
-
-
-def _details(record: RunRecord) -> dict[str, str]:
-    """Say one thing more under a key number."""
-    details, runs = {}, record.runs
-    for label, (path, kind) in tables.SUMMARY.items():
-        before = tables.over_seeds(runs, path.replace(".final", ".pretrained"))
-        if kind != "score" or not path.endswith(".final"):
-            continue
-        said = []
-        if found := intervals.of_score(record, path.removesuffix(".final")):
-            said.append(f"{intervals.LEVEL}: {found.words}")
-        if before:
-            said.append(f"{before.mean:.3f} after pre-training")
-        if said:
-            details[label] = "; ".join(said)
-    if planted := tables.over_seeds(runs, "spurious.planted"):
-        details["spurious removed"] = f"of {planted.mean:,.0f} planted"
-    if (n_real := at(record.header, "data", "n_real")) is not None:
-        details["real kept"] = f"of {tables.plural(n_real, 'real feature')}"
-    up = tables.over_seeds(runs, "communication.payload_bytes.up")
-    down = tables.over_seeds(runs, "communication.payload_bytes.down")
-    if up and down:
-        sizes = terms.bytes_text(up.mean), terms.bytes_text(down.mean)
-        details["MB both ways"] = f"{sizes[0]} up, {sizes[1]} down"
-    details["paper MiB"] = "embeddings up, 4 bytes a value"
-    details["seconds"] = f"on {record.header.get('device', 'this machine')}"
-    return details
-
-
-def _target(runs: Sequence[RunNumbers]) -> Iterator[tuple[str, str, str]]:
-    """Return the card of the target, where a run has one."""
-    goals = [run for run in runs if tables.value_at(run, "target.accuracy") is not None]
-    if goals:
-        goal = goals[0]["target"]["accuracy"]
-        reached = [run for run in goals if run["target"].get("reached")]
-        sent = tables.over_seeds(reached, "target.payload_bytes")
-        word = "seed" if len(goals) == 1 else "seeds"
-        detail = f"{word}, after {terms.bytes_text(sent.mean)}" if sent else word
-        yield f"Target {goal:g} reached", f"{len(reached)} of {len(goals)}", detail
+    lone = [NO_CURVE] if figures.has_lone_scores(record.runs) else []
+    return [*dwarfing(record), *said, *notes, *sentences.remarks(record), *lone]
 
 
 # -- figures ---------------------------------------------------------------------------
 
 
+NO_CURVE = (
+    "Rows were scored once, at the end: there is no curve of scores against bytes."
+)
 PLANTED = "Planted features are noise and should go; real ones may."
 FIGURES = {  # title, caption
     "features": ("Features kept and removed", "By party."),
@@ -224,7 +170,7 @@ def _figures(runs: Sequence[RunNumbers]) -> dict[str, Any]:
         alt = f"Bytes of {', '.join(titles) or 'no stage'}; "
         alt += "the same numbers are in the table of seeds."
         right.append(_figure(ax, "bytes", alt))
-        left += [*pixels.drawn(runs, "pixels"), _curve_figure(runs)]
+        left += [*pixels.drawn(runs, "pixels"), *_curve_figure(runs)]
         ax = figures.plot_components(runs, figures.bar_axes(len(kept)))
         alt = "; ".join(of_components) or "No components were recorded."
         left.append(_figure(ax, "splits" if has_trees else "components", alt))
@@ -232,17 +178,18 @@ def _figures(runs: Sequence[RunNumbers]) -> dict[str, Any]:
     return {"left": left, "right": right, "selection": selection}
 
 
-def _curve_figure(runs: Sequence[RunNumbers]) -> Drawing:
-    alt, title = "No score was recorded.", "Test score against megabytes sent"
-    if score := figures.score_of(runs):
-        key, words = score
-        title = f"{capital(words)} against megabytes sent"
-        if mean := figures.mean_curve(runs, key):
-            (x0, y0), (x1, y1) = mean[0], mean[-1]
-            alt = f"From {y0:.3f} at {x0:.3g} MB to {y1:.3f} at {x1:.3g} MB."
+def _curve_figure(runs: Sequence[RunNumbers]) -> Iterator[Drawing]:
+    """Yield the curve of the score, where it has more than one point."""
+    if not figures.has_curve(runs):
+        return
+    key, words = figures.score_of(runs) or ("", "")
+    title, alt = f"{capital(words)} against megabytes sent", ""
+    if mean := figures.mean_curve(runs, key):
+        (x0, y0), (x1, y1) = mean[0], mean[-1]
+        alt = f"From {y0:.3f} at {x0:.3g} MB to {y1:.3f} at {x1:.3g} MB."
     ax = figures.plot_curve(runs, figures.new_axes())
     caption = "Both directions, all parties, without evaluation."
-    return parts.figure(ax, "curve", title, caption, f"{title}. {alt}")
+    yield parts.figure(ax, "curve", title, caption, f"{title}. {alt}")
 
 
 def _selection(run: RunNumbers) -> dict[str, Any]:
@@ -385,9 +332,9 @@ def settings(record: RunRecord) -> dict[str, list[tuple[str, str]]]:
     versions = header.get("versions") or {}
     made_with |= {f"version of {name}": text for name, text in versions.items()}
     known = (header.get("data") or {}).items()  # a server knows no features
-    data = {name: value for name, value in known if value is not None}
+    data = {k: value for k, value in known if value is not None and k != "split"}
     found = {
-        "Settings": header.get("config") or {},
+        "Settings": tables.settings_in_use(record),
         "Data": data,
         "Made with": made_with,
     }

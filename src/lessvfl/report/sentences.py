@@ -51,23 +51,39 @@ def selection_words(party: str, how: Mapping[str, Any], n_kept: int) -> str:
 def score_words(record: RunRecord) -> str:
     """Say the leading score, and what one prediction for all rows has.
 
-    Beside a score that is no accuracy, accuracy is said, too.
+    Beside a score that is no accuracy, accuracy is said, too. Seeds that predict
+    together are scored so, and their mean is said beside it.
     """
     name, word = tables.first_score(record)
     final = over_seeds(record.runs, f"{name}.final")
     if not final:
         return "no test score"
-    beside = []
-    if found := intervals.of_score(record, name):
-        beside.append(f"{intervals.LEVEL}: {found.words}")
+    value, found, whose = final.mean, intervals.of_score(record, name), ""
     hits = over_seeds(record.runs, "accuracy.final")
     level = over_seeds(record.runs, "baseline.accuracy")
-    if hits and level:
+    accuracy = hits and hits.mean
+    whole, beside = intervals.together(record, name), []
+    if whole is not None:
+        value, found = whole, intervals.of_ensemble(record, name)
+        whose = f" of {ensemble_words(record)}"
+        accuracy = intervals.together(record, "accuracy")
+    if found:
+        beside.append(f"{intervals.LEVEL}: {found.words}")
+    if whole is not None:
+        beside.append(f"mean of the seeds: {final.mean:.3f}")
+    if accuracy is not None and level:
         if name != "accuracy":
-            beside.append(f"accuracy {hits.mean:.3f}")
+            beside.append(f"accuracy {accuracy:.3f}")
         beside.append(f"always the most frequent class: {level.mean:.3f}")
     brackets = f" ({'; '.join(beside)})" if beside else ""
-    return f"test {word} {final.mean:.3f}{brackets}"
+    return f"test {word} {value:.3f}{whose}{brackets}"
+
+
+def ensemble_words(record: RunRecord) -> str:
+    """Name the seeds that predict together; nothing where none do."""
+    if record.ensemble is None:
+        return ""
+    return f"the ensemble of {plural(len(record.ensemble['seeds']), 'seed')}"
 
 
 def label_words(record: RunRecord) -> str:
@@ -126,16 +142,15 @@ def headline(record: RunRecord) -> str:
     parts = [selected_words(record), score_words(record)]
     if sent := over_seeds(runs, "communication.payload_bytes.*"):
         parts.append(f"{terms.bytes_text(sent.mean)} sent")
-    mean_of = f" (mean of {tables.runs_words(record)})" if len(runs) > 1 else ""
-    return "; ".join(parts) + mean_of
+    mean_of = f"mean of {tables.runs_words(record)}"
+    if intervals.together(record, tables.first_score(record)[0]) is not None:
+        mean_of = f"but for the score, {mean_of}"
+    return "; ".join(parts) + (f" ({mean_of})" if len(runs) > 1 else "")
 
 
 def emptied(record: RunRecord) -> list[str]:
     """Say which parties kept nothing."""
-    counted = (
-        item for run in record.runs for item in tables.feature_counts(run).items()
-    )
-    empty = Counter(party for party, c in counted if c.held and not c.kept)
+    empty = Counter(party for run in record.runs for party in tables.emptied(run))
     return [
         f"{party} kept none of its features{_when(n_empty, len(record.runs))}."
         for party, n_empty in empty.items()
@@ -199,22 +214,20 @@ def seen(record: RunRecord) -> list[str]:
 
 
 def together(record: RunRecord) -> list[str]:
-    """Say how good all seeds of an ensemble are together."""
-    if record.ensemble is None:
-        return []
-    name, title = tables.first_score(record)
-    value = number(record.ensemble, "scores", name)
-    if value is None:
-        return []
-    ends = [number(record.ensemble, "intervals", name, k) for k in ("low", "high")]
-    around = ""
-    if None not in ends:
-        around = f" (95 %: {ends[0]:.3f} to {ends[1]:.3f})"
-    n_seeds = plural(len(record.ensemble["seeds"]), "seed")
-    return [f"The ensemble of {n_seeds}: {title} {value:.3f}{around}."]
+    """Say how good all seeds of an ensemble are together, the leading score first."""
+    lead, _ = tables.first_score(record)
+    said = []
+    for name in sorted(terms.SCORES, key=lambda name: name != lead):
+        value = intervals.together(record, name)
+        if value is not None:
+            found = intervals.of_ensemble(record, name)
+            around = f" ({intervals.LEVEL}: {found.words})" if found else ""
+            said.append(f"{tables.score_word(name)} {value:.3f}{around}")
+    words = ensemble_words(record)
+    return [f"{words[0].upper()}{words[1:]}: {', '.join(said)}."] if said else []
 
 
 def remarks(record: RunRecord) -> list[str]:
     """Say what a reader should know beyond the notes of the record."""
-    beyond = (together, chance, seen, emptied, undefined)
+    beyond = (chance, seen, emptied, undefined)
     return [sentence for say in beyond for sentence in say(record)]

@@ -67,6 +67,7 @@ def _features(record: RunRecord, party: str) -> str:
             for name in ("n_kept", "n_removed")
         )
         if kept_mean is None or removed_mean is None:
-            return UNTOLD
+            kept_none = all(party in tables.emptied(run) for run in record.runs)
+            return "none" if kept_none else UNTOLD
         kept, held = kept_mean.mean, kept_mean.mean + removed_mean.mean
     return f"{tables.value_text(round(kept, 1), 'count')} of {held:g}"

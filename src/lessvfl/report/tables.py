@@ -173,6 +173,13 @@ def feature_counts(run: RunNumbers) -> dict[str, FeatureCounts]:
     return found
 
 
+def emptied(run: RunNumbers) -> list[str]:
+    """Return the parties that kept nothing, as a server knows it of any party."""
+    counts = feature_counts(run)
+    silent = (party for party in at(run, "silent") or () if party not in counts)
+    return [*(p for p, c in counts.items() if c.held and not c.kept), *silent]
+
+
 Counts = Sequence[float]
 
 
@@ -390,6 +397,19 @@ def runs_words(record: RunRecord) -> str:
     seeds = {run["seed"] // folds for run in record.runs}
     of_seeds = f" of {len(seeds)} seeds" if len(seeds) > 1 else ""
     return plural(n_runs, "fold") + of_seeds
+
+
+def settings_in_use(record: RunRecord) -> dict[str, Any]:
+    """Return the settings of a record, and as `split` what really split the rows.
+
+    Nobody tells a party.
+    """
+    found = dict(record.header.get("config") or {})
+    if "split" in found:
+        found["split"] = at(record.header, "data", "split") or found["split"]
+    if record.side == "party":
+        found.pop("split", None)
+    return found
 
 
 def method_title(method: Any) -> str:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lessvfl.errors import ConfigError, LessVFLError, warn
+from lessvfl.report.intervals import together
+from lessvfl.report.tables import settings_in_use
 from lessvfl.run.record import FILE_NAME, RunRecord
 from lessvfl.terms import SCORES, Event, Stage
 
@@ -121,7 +123,7 @@ def parameters(record: RunRecord) -> dict[str, str]:
         "profile": header["profile"],
         "data": header["data"]["name"],
         "seeds": [run["seed"] for run in record.runs],
-        **{name: value for name, value in header["config"].items()},
+        **settings_in_use(record),
         **versions,
     }
     return {name: str(value)[:LONGEST] for name, value in found.items()}
@@ -141,6 +143,9 @@ def points(record: RunRecord) -> Iterator[tuple[str, float, int]]:
             finals.setdefault(name, []).append(value)
     for name, values in finals.items():
         yield f"{name}/mean", sum(values) / len(values), 0
+    for name in SCORES:
+        if (whole := together(record, name)) is not None:
+            yield f"final/{name}/ensemble", whole, 0
 
 
 def _numbers(run: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -38,7 +38,7 @@ Masks = Sequence[np.ndarray[Any, Any]]  # features kept, one mask for each party
 LITTLE, LITTLE_AUC = 0.1, 0.55  # of a column: as much as is of consequence
 MARK = 7.0  # that shadows usually set, as a chi-square of one degree: 6.2 to 7.7
 # What only the server knows; the order of the fields of a run is that of the contract.
-_LAST = ("components", "communication", "curve", "seconds")
+_LAST = ("components", "silent", "communication", "curve", "seconds")
 
 
 def bare_header(
@@ -87,6 +87,7 @@ def header(
             "n_classes": problem.n_classes,
             "n_blocks": n_rows if problem.n_blocks is None else problem.n_blocks,
             "n_equal_rows": problem.n_equal,
+            "split": problem.split,
             "task": problem.task,
             "task_reason": problem.task_reason or None,
             "classes": rows_by_class(problem),
@@ -237,6 +238,7 @@ def server_numbers(
             name: {"kept": kept[replica], "of": server.components[name].shape[1]}
             for name, kept in server.component_counts().items()
         },
+        "silent": server.silent(replica),
         "communication": {
             **bill_of(ledger, replica),
             **communication,

@@ -344,6 +344,10 @@ class Parties:
         """Return the parties that contribute more than a constant."""
         return [name for name in self.names if not all(self._silent[name])]
 
+    def silent(self, replica: int) -> list[PartyId]:
+        """Return the parties that kept nothing in a replica, and give a constant."""
+        return [name for name in self.names if self._silent[name][replica]]
+
     def _exchange(
         self, requests: Mapping[PartyId, messages.Billed]
     ) -> dict[PartyId, messages.Reply]:

@@ -18,7 +18,7 @@ from lessvfl.core.protocol import QueryArrays
 from lessvfl.errors import ConfigError
 from lessvfl.remote.align import Ids
 from lessvfl.remote.align.holder import Positions
-from lessvfl.remote.config import ServerConfig
+from lessvfl.remote.config import ServerConfig, table_of
 from lessvfl.terms import PartyId
 from lessvfl.wire import messages
 
@@ -92,9 +92,9 @@ def universe(
             "The 'id' setting must name the column of ids to predict with. Got none."
         )
     if rows is None:
-        own = data.load_ids(Path(config.data), config.id)
+        own = data.load_ids(table_of(config), config.id)
         return own, own
     asked = data.load_ids(rows, config.id)
     if config.align == "none":
-        return data.load_ids(Path(config.data), config.id), asked
+        return data.load_ids(table_of(config), config.id), asked
     return asked, asked

@@ -33,7 +33,7 @@ from lessvfl.remote.align import Ids, PartyAligner, keys
 from lessvfl.remote.align.messages import padded
 from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, read_state, write_state
-from lessvfl.remote.config import PartyConfig
+from lessvfl.remote.config import PartyConfig, table_of
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.predict.journal import Journal
@@ -130,7 +130,7 @@ class PredictingParty:
             models = [_fitted(config, run["seed"]) for run in self.record.runs]
             for model in models:  # fails now if the table does not fit
                 self._encode(model)
-            check_texts(config.reasons, models)
+            check_texts(config.reason_texts, models)
         except BaseException:
             self.close()
             raise
@@ -143,7 +143,7 @@ class PredictingParty:
     ) -> PredictingParty:
         """Return a party on a table of today; none: that of its config."""
         texts = texts_in_training(config)
-        path = Path(config.data) if table is None else table
+        path = table_of(config) if table is None else table
         return cls(name, config, *data.load_columns(path, config.id, texts))
 
     def hello(self) -> control.Hello:
@@ -407,7 +407,7 @@ class PredictingParty:
             (_fitted(self.config, seed), part_of(self.record, self.folder, seed))
             for seed in seeds
         ]
-        reasons = PartyReasons.read(parts, self.config.reasons)
+        reasons = PartyReasons.read(parts, self.config.reason_texts)
         self.budget.reasons(len(rows))
         what = TOLD if telling == "features" else "reasons at home"
         self._write_down(model, what, len(rows))

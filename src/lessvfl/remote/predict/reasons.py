@@ -46,7 +46,8 @@ def check_texts(texts: Mapping[str, str], models: Sequence[FittedParty]) -> None
     for name in texts:
         if name not in known:
             raise ConfigError(
-                f"The 'reasons' setting must name features of the party. Got {name!r}."
+                "The 'reason_texts' setting must name features of the party. Got "
+                f"{name!r}."
             )
 
 

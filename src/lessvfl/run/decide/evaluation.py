@@ -16,10 +16,11 @@ from lessvfl.run.decide import fitting
 from lessvfl.run.decide.cut_offs import Aim, outcome, threshold_of
 from lessvfl.run.decide.groups import FEW, by_group
 from lessvfl.run.decide.kept import KeptDecision
+from lessvfl.run.decide.marks import NO_MARKS, RowMarks
 from lessvfl.run.decide.ranking import ranking
 from lessvfl.run.decide.recalibration import RecalibrationKind, sigmoid
 from lessvfl.run.decide.scored import ScoredRows
-from lessvfl.run.decide.sources import Labelled, Scoring, score
+from lessvfl.run.decide.sources import Labelled, ScoredSource, Scoring, score
 from lessvfl.run.folder import keep_decision, kept_decision
 from lessvfl.run.record import RunRecord
 from lessvfl.run.scores import intervals_of, scores_of
@@ -60,7 +61,7 @@ def evaluate_folder(
     if before is not None:
         rows = rows.deciding(before)
         notes.append(f"Applied as kept: {before.words}.")
-        warnings += same_rows(before, source.digest)
+        warnings += same_rows(before, source)
     found: dict[str, Any] = {
         "lessvfl": __version__,
         "data": {"name": table.name, "n_rows": len(rows)},
@@ -77,7 +78,8 @@ def evaluate_folder(
     found["notes"] = [*notes, *found["notes"]]
     found["warnings"] = [*warnings, *found["warnings"]]
     if asked.keep:
-        new = to_keep(rows, asked, before, table.name, source.digest)
+        chosen_on = (table.name, source.digest, source.marks())
+        new = to_keep(rows, asked, before, *chosen_on)
         path = keep_decision(folder, source.seed, new)
         found["kept"] = {**new.summary, "file": str(path)}
         found["notes"].append(f"Kept for later predictions: {new.words}.")
@@ -214,6 +216,7 @@ def to_keep(
     before: KeptDecision | None,
     name: str,
     digest: str,
+    marks: RowMarks = NO_MARKS,
 ) -> KeptDecision:
     """Return what later predictions are to apply, fitted to all rows.
 
@@ -229,10 +232,11 @@ def to_keep(
         about["class"] = rows.label_names[rows.positive]
         about["cut_off"] = float(sigmoid(np.array(fitted.cut)))
         about["aim"] = asked.aim.words
-    kept = KeptDecision(fitted.recalibration, threshold, about)
-    if before is not None and asked.recalibrate is None:
-        kept = replace(kept, recalibration=before.recalibration)
-    return kept
+    kept = KeptDecision(fitted.recalibration, threshold, about, marks)
+    if before is None or before.recalibration is None or asked.recalibrate is not None:
+        return kept
+    both = kept.marks | before.marks
+    return replace(kept, recalibration=before.recalibration, marks=both)
 
 
 def own_rows(rows: ScoredRows, classes: Mapping[str, int] | None) -> list[str]:
@@ -249,11 +253,18 @@ def own_rows(rows: ScoredRows, classes: Mapping[str, int] | None) -> list[str]:
     ]
 
 
-def same_rows(kept: KeptDecision, digest: str) -> list[str]:
-    """Say that what is applied was chosen on these rows, where it was."""
-    if kept.about.get("file") != digest:
+def same_rows(kept: KeptDecision, source: ScoredSource) -> list[str]:
+    """Say that what is applied was chosen on these rows or some, where it was."""
+    n_rows = len(source.rows)
+    has_ids = source.counts["joined"] is not None  # and perhaps other predictions
+    is_same = kept.about.get("file") == source.digest and not (kept.marks and has_ids)
+    n_known = n_rows if is_same else len(kept.marks & source.marks())
+    if not n_known:
         return []
+    which = "these very rows"
+    if n_known < n_rows:
+        which = f"{n_known:,} of these {n_rows:,} rows"
     return [
-        "What is kept beside the model was chosen on these very rows: on others it may "
-        "do less well."
+        f"What is kept beside the model was chosen on {which}: on others it may do "
+        "less well."
     ]

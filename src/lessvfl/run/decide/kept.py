@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl.errors import RecordError
+from lessvfl.run.decide.marks import NO_MARKS, RowMarks
 from lessvfl.run.decide.recalibration import Reals, Recalibration
 from lessvfl.run.record import write_json
 
@@ -34,6 +35,7 @@ class KeptDecision:
     threshold: tuple[float, ...] | None = None
     # What the user is told: the cut-off and its aim, the rows they were chosen on.
     about: Mapping[str, Any] = field(default_factory=dict)
+    marks: RowMarks = NO_MARKS  # of these rows, to know them again
 
     def recalibrated(self, z: Reals) -> Reals:
         """Return the outputs of the model as they are to be used."""
@@ -81,6 +83,7 @@ class KeptDecision:
             else self.recalibration.to_json(),
             "threshold": None if self.threshold is None else list(self.threshold),
             "about": dict(self.about),
+            "rows": self.marks.to_text(),
         }
         write_json(folder / DECISION_NAME, found)
         return folder / DECISION_NAME
@@ -98,6 +101,7 @@ def read_decision(folder: Path, model: str) -> KeptDecision:
             None if how is None else Recalibration.from_json(how),
             None if threshold is None else tuple(map(float, threshold)),
             dict(found["about"]),
+            RowMarks.from_text(found.get("rows", "")),  # none of earlier versions
         )
         if not all(0 < share < math.inf for share in kept.threshold or ()):
             raise ValueError("a threshold of 0, or without bounds")

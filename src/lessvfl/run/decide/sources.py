@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 from lessvfl.core.hidden_paths import Inference
 from lessvfl.data import load_cells, load_ids, load_rows
 from lessvfl.errors import ConfigError, DataError
+from lessvfl.run.decide import marks
+from lessvfl.run.decide.marks import RowMarks
 from lessvfl.run.decide.scored import ScoredRows, rows_of_model, rows_of_predictions
 from lessvfl.run.fitted import MODEL_DIGITS, digest_of, digest_together
 from lessvfl.run.folder import load, model_seeds, part_of
@@ -32,6 +36,7 @@ class ScoredSource:
     seed: int | None  # None: all of an ensemble
     digest: str  # of the file with the labels
     counts: dict[str, Any]  # of the JSON
+    marks: Callable[[], RowMarks]  # by which the rows are known again
     notes: list[str] = field(default_factory=list)
 
 
@@ -108,7 +113,8 @@ def _scored(
         rows = rows.grouped(groups, table.by)
     chosen = _one_of(model_seeds(record, how.seed))
     counts = {**count_cells(model, frame), "joined": None}
-    return ScoredSource(rows, chosen, table.digest(), counts)
+    own = functools.partial(marks.of_rows, frame, rows.y)
+    return ScoredSource(rows, chosen, table.digest(), counts, own)
 
 
 def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
@@ -127,11 +133,12 @@ def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
     ids = _unique(load_ids(table.path, id_column), id_column, table.path)
     place = _unique(columns[id_column], id_column, predictions)
     known = columns["prediction"]
-    both = [
-        (row, at)
+    named = {
+        one: (row, at)
         for one, row in ids.items()
         if (at := place.get(one)) is not None and _is_there(known[at])
-    ]
+    }
+    both = list(named.values())
     if not both:
         raise DataError(
             f"Some ids of '{table.path}' must have a prediction in '{predictions}'. "
@@ -152,7 +159,9 @@ def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
         "partial": sum(one is True for one in some["partial"].tolist()),
     }
     counts = {"imputed": None, "unseen": None, "joined": joined}
-    return ScoredSource(rows, chosen, table.digest(), counts, _join_notes(joined))
+    known_by = functools.partial(marks.of_ids, list(named))
+    said = _join_notes(joined)
+    return ScoredSource(rows, chosen, table.digest(), counts, known_by, said)
 
 
 def _is_there(cell: Any) -> bool:
