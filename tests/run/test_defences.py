@@ -11,6 +11,8 @@ from lessvfl import data, resolve
 from lessvfl.data.randomised import draws_of, randomise
 from lessvfl.errors import ConfigError
 from lessvfl.run.simulate import Job, simulate
+from lessvfl_bench.shapes import held_out
+from lessvfl_bench.shapes import run as shapes
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +87,12 @@ def test_marvell_is_of_two_classes():
     three = data.from_arrays(rows, np.arange(60) % 3)
     with pytest.raises(ConfigError, match="marvell is of two classes"):
         run(three, gradient_defence="marvell")
+
+
+def test_noise_on_embeddings_makes_no_useless_feature_look_useful():
+    """Responses start where the server saw a row, not where its network has it."""
+    shape = held_out.make("1 % positive", 101)
+    given = {"embedding_noise": "0.3"}
+    found = shapes.run(shape, 101, "less-vfl-auto", given, False)
+    assert found["true found"] > 8
+    assert found["false share"] < 0.15
