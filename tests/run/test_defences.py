@@ -94,5 +94,5 @@ def test_noise_on_embeddings_makes_no_useless_feature_look_useful():
     shape = held_out.make("1 % positive", 101)
     given = {"embedding_noise": "0.3"}
     found = shapes.run(shape, 101, "less-vfl-auto", given, False)
-    assert found["true found"] > 8
+    assert found["true found"] > 5
     assert found["false share"] < 0.15

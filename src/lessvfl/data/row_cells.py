@@ -111,7 +111,8 @@ def _times(cells: Sequence[Any], allowed: str) -> NDArray[Any]:
     assert values is not None, "the reading was found on these texts"
     if reading.kind == "number":
         return values
-    return np.where(np.isnan(values), np.datetime64("NaT"), values.astype("M8[D]"))
+    days = values.astype("M8[D]")
+    return np.where(np.isnan(values), np.datetime64("NaT", "D"), days)
 
 
 def _is_time(text: str) -> bool:

@@ -70,8 +70,16 @@ def of_ids(ids: Iterable[str]) -> RowMarks:
 
 
 def of_rows(frame: Frame, y: NDArray[Any]) -> RowMarks:
-    """Mark rows by their cells and their labels."""
-    numbers = np.where(np.isnan(frame.numeric), np.nan, frame.numeric + 0.0)
+    """Mark rows by their cells and their labels.
+
+    Numbers count to seven digits: whoever writes a file anew may change the last one.
+    """
+    with np.errstate(over="ignore"):
+        numbers, y = (
+            part.astype(np.float32) + np.float32(0) if part.dtype.kind == "f" else part
+            for part in (frame.numeric, y)
+        )
+    numbers = np.where(np.isnan(numbers), np.float32("nan"), numbers)
     texts = [frame.text[index] for index in sorted(frame.text)]
     keys = (
         row.tobytes() + json.dumps([str(label), *map(str, cells)]).encode()
