@@ -53,6 +53,11 @@ class RandomisedResponse:
         """Return the probability that a label is told as it is."""
         return 1 / (1 + (self.n_classes - 1) * math.exp(-self.epsilon))
 
+    @property
+    def flips(self) -> float:
+        """Return the probability of each other class to be told."""
+        return (1 - self.keeps) / (self.n_classes - 1)
+
     def apply(self, y: NDArray[np.int64], u: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return classes, randomised by uniform draws of the same rows.
 

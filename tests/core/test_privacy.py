@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import optimize
 
+from lessvfl.core.losses import row_losses
 from lessvfl.core.privacy import (
     ClippedNoise,
     EmbeddingGuard,
@@ -151,3 +152,20 @@ def test_a_batch_of_one_class_is_left_as_it_is():
     gradient = torch.ones(1, 8, 2)
     defence = GradientDefence("marvell", 1.0, 1.0)
     assert torch.equal(defence.apply(gradient, torch.ones(1, 8), streams()), gradient)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_loss_is_of_the_label_that_is_told(n_classes):
+    mechanism = RandomisedResponse(1.0, n_classes)
+    width, task = (1, "binary") if n_classes == 2 else (n_classes, "multiclass")
+    z = torch.randn(1, 50, width, generator=streams()[0], dtype=torch.float64) * 3
+    y = torch.arange(50).unsqueeze(0) % n_classes
+    shares = torch.cat([1 - z.sigmoid(), z.sigmoid()], dim=2)
+    shares = shares if n_classes == 2 else z.softmax(dim=2)
+    told = mechanism.keeps * shares + mechanism.flips * (1 - shares)
+    wanted = -told.gather(2, y.unsqueeze(2)).squeeze(2).log()
+    y = y.double() if n_classes == 2 else y
+    found = row_losses(z, y, task, flips=mechanism.flips)
+    assert torch.allclose(found, wanted)
+    nearly = row_losses(z, y, task, flips=1e-12)
+    assert torch.allclose(nearly, row_losses(z, y, task), atol=1e-6)

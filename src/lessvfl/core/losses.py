@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,27 +25,40 @@ def row_losses(
     task: Task,
     weight: Tensor | None = None,
     huber_delta: Tensor | None = None,
+    flips: float = 0.0,
 ) -> Tensor:
     """Return the loss of every row, (R, b) or of whatever shape comes before C.
 
     `z` (R, b, 1) or (R, b, C) is what the fusion network gives: one logit, C logits, or
     one value; `y` (S, b) are labels: 0/1 as floats, class indices, or values. A row's
     loss is multiplied by its `weight` (S, b). Beyond `huber_delta` (S, 1) the squared
-    error goes on as a straight line (Huber).
+    error goes on as a straight line (Huber). Where labels are randomised, each other
+    class is told with a probability of `flips`, and the loss is that of what is told.
     """
     if task == "multiclass":
         chosen = y.expand(z.shape[:-1]).unsqueeze(-1)
-        losses = -z.log_softmax(dim=-1).gather(-1, chosen).squeeze(-1)
+        likely = _told(z.log_softmax(dim=-1), flips, z.shape[-1])
+        losses = -likely.gather(-1, chosen).squeeze(-1)
     else:
         z = z.squeeze(-1)
         y = y.expand_as(z)
-        if task == "binary":
+        if task == "binary" and flips:
+            losses = -_told(F.logsigmoid(torch.where(y > 0, z, -z)), flips, 2)
+        elif task == "binary":
             losses = F.binary_cross_entropy_with_logits(z, y, reduction="none")
         elif huber_delta is None:
             losses = (z - y).square()
         else:
             losses = huber(z - y, huber_delta)
     return losses if weight is None else losses * weight
+
+
+def _told(likely: Tensor, flips: float, n_classes: int) -> Tensor:
+    """Return the log-probability that classes are told, given that they are so."""
+    if not flips:
+        return likely
+    other = torch.full_like(likely, math.log(flips))
+    return torch.logaddexp(other, math.log1p(-n_classes * flips) + likely)
 
 
 def huber(error: Tensor, delta: Tensor) -> Tensor:
@@ -106,6 +120,7 @@ class Labels:
     weight: Tensor | None = None  # of every row (S, N), with mean 1; None: all alike
     huber_delta: Tensor | None = None  # of its loss (S, 1); None: the squared error
     blocks: Tensor | None = None  # that rows belong to (S, N); None: all are alone
+    flips: float = 0.0  # probability that another class is told, each
     defence: GradientDefence | None = None  # of its gradients; None: they leave as such
 
     def protected(
@@ -138,11 +153,12 @@ class Labels:
 
     def losses(self, z: Tensor) -> Tensor:
         """Return the loss of every row, given what the fusion network says of it."""
-        return row_losses(z, self.y, self.task, self.weight, self.huber_delta)
+        how = (self.task, self.weight, self.huber_delta, self.flips)
+        return row_losses(z, self.y, *how)
 
     def risk(self, z: Tensor) -> Tensor:
         """Return R of every replica on these rows, (R,)."""
-        return risk(z, self.y, self.task, self.weight, self.huber_delta)
+        return self.losses(z).mean(dim=1)
 
     def of_log_likelihood(self, gradient: Tensor, z: Tensor) -> Tensor:
         """Return dL/dh (R, b, E) at outputs z as that of a log-likelihood.

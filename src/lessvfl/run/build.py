@@ -26,7 +26,7 @@ from lessvfl.core.party_data import PartyData, cut_columns
 from lessvfl.core.privacy import ClippedNoise, EmbeddingGuard, GradientDefence
 from lessvfl.data import CellCounts, Encoding, Problem, Scratch, StoredTable
 from lessvfl.errors import ConfigError, warn
-from lessvfl.mechanisms import GRADIENT_DEFENCES
+from lessvfl.mechanisms import GRADIENT_DEFENCES, RandomisedResponse
 from lessvfl.party import Party
 from lessvfl.run.profiles import Settings
 from lessvfl.settings import known_as
@@ -142,8 +142,11 @@ class Builder:
             delta = self.rows([np.array([value]) for value in deltas])
         y = self.labels([p.y_train for p in problems], task)
         blocks = self.blocks([p.blocks for p in problems])
-        defence = self._gradient_defence(task)
-        return Labels(y, task, self.seeds, weight, delta, blocks, defence)
+        epsilon, flips = self.settings.labels.label_epsilon, 0.0
+        if epsilon is not None:
+            flips = RandomisedResponse(epsilon, problems[0].n_classes).flips
+        own = (weight, delta, blocks, flips, self._gradient_defence(task))
+        return Labels(y, task, self.seeds, *own)
 
     def _gradient_defence(self, task: Task) -> GradientDefence | None:
         own = self.settings.labels
