@@ -17,6 +17,7 @@ from lessvfl.core.privacy import (
     marvell_variances,
 )
 from lessvfl.mechanisms import RandomisedResponse
+from lessvfl.terms import Task
 
 N = 200_000
 
@@ -157,7 +158,8 @@ def test_a_batch_of_one_class_is_left_as_it_is():
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_the_loss_is_of_the_label_that_is_told(n_classes):
     mechanism = RandomisedResponse(1.0, n_classes)
-    width, task = (1, "binary") if n_classes == 2 else (n_classes, "multiclass")
+    task: Task = "binary" if n_classes == 2 else "multiclass"
+    width = 1 if n_classes == 2 else n_classes
     z = torch.randn(1, 50, width, generator=streams()[0], dtype=torch.float64) * 3
     y = torch.arange(50).unsqueeze(0) % n_classes
     shares = torch.cat([1 - z.sigmoid(), z.sigmoid()], dim=2)

@@ -111,8 +111,8 @@ def _times(cells: Sequence[Any], allowed: str) -> NDArray[Any]:
     assert values is not None, "the reading was found on these texts"
     if reading.kind == "number":
         return values
-    days = values.astype("M8[D]")
-    return np.where(np.isnan(values), np.datetime64("NaT", "D"), days)
+    none, known = np.datetime64("NaT", "D"), values.astype("M8[D]")
+    return np.where(np.isnan(values), none, known)
 
 
 def _is_time(text: str) -> bool:
