@@ -86,6 +86,9 @@ BENCHMARKS = {
     "how-many": Benchmark(
         "studies.how_many:HowMany", "How many rows, and how many parties."
     ),
+    "privacy": Benchmark(
+        "privacy.study:Privacy", "What messages tell, beside what is known without."
+    ),
     "missed": Benchmark(
         "studies.how_many:Missed", "Who would be missed, said and measured."
     ),
