@@ -19,8 +19,8 @@ from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.parties import Parties
 from lessvfl_bench.privacy import labels, study, values
 from lessvfl_bench.privacy.traffic import (
+    AnyArray,
     LargerSteps,
-    Numbers,
     PartyView,
     Recording,
     Shared,
@@ -52,7 +52,7 @@ def a_run(n_classes: int = 2):
     return study.recorded(a_job(n_classes), 0)
 
 
-def spied(n_classes: int = 2) -> tuple[PartyView, Numbers]:
+def spied(n_classes: int = 2) -> tuple[PartyView, AnyArray]:
     """Return what the party of noise sees, and the labels."""
     run, recording = a_run(n_classes)
     problem = run.problem

@@ -12,6 +12,7 @@ federated learning", USENIX Security 2022); clusters of gradients.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import SelfTrainingClassifier
 
-from lessvfl_bench.privacy.traffic import Looks, Numbers, PartyView
+from lessvfl_bench.privacy.traffic import AnyArray, Looks, PartyView
 
 N_LABELS = 10  # known of each class
 TINY = 1e-12
@@ -34,12 +35,12 @@ TINY = 1e-12
 class KnownLabels:
     """What an attacker knows of the labels: those of some rows, and the shares."""
 
-    rows: Numbers  # places of rows
-    labels: Numbers  # of these rows
-    shares: Numbers  # of the classes among all rows, (C,)
+    rows: AnyArray  # places of rows
+    labels: AnyArray  # of these rows
+    shares: AnyArray  # of the classes among all rows, (C,)
 
     @classmethod
-    def draw(cls, y: Numbers, n_classes: int, seed: int) -> KnownLabels:
+    def draw(cls, y: AnyArray, n_classes: int, seed: int) -> KnownLabels:
         """Draw rows of every class; half of a small class at most."""
         rng = np.random.default_rng(seed)
         chosen = []
@@ -56,10 +57,10 @@ class KnownLabels:
         return len(self.shares)
 
 
-LabelAttack = Callable[[Looks, KnownLabels], Numbers]
+LabelAttack = Callable[[Looks, KnownLabels], AnyArray]
 
 
-def by_norm(looks: Looks, known: KnownLabels) -> Numbers:
+def by_norm(looks: Looks, known: KnownLabels) -> AnyArray:
     """Score rows by the norm of their first gradient: that of the rarer class is large.
 
     For two classes.
@@ -72,64 +73,79 @@ def by_norm(looks: Looks, known: KnownLabels) -> Numbers:
     return _two_sides(first if known.shares[1] <= known.shares[0] else -first)
 
 
-def by_side(looks: Looks, known: KnownLabels) -> Numbers:
+def by_side(looks: Looks, known: KnownLabels) -> AnyArray:
     """Read labels off the pattern of gradients, by the shares of classes alone.
 
     Behind a linear fusion network a gradient is the error of a row times weights that
     all rows of a step share: of two classes one has positive errors, the other negative
     ones. Which is which follows from the shares. Several classes lie in as many
-    directions.
+    directions, of the first look.
     """
     if known.n_classes > 2:
         return _clusters_by_share(looks, known)
-    total = np.zeros(_n_rows(looks))
+    total = np.zeros(_n_rows(looks))  # of errors
     for look in looks.values():
-        seen = ~np.isnan(look).any(axis=1)
-        _, _, axes = np.linalg.svd(look[seen], full_matrices=False)
-        place = look[seen] @ axes[0]
-        place = place / max(float(np.abs(place).mean()), TINY)
-        turned = -1 if place @ total[seen] < 0 else 1
-        total[seen] += turned * np.clip(place, -1, 1)
+        seen = _is_seen(look)
+        scaled = _scaled(look[seen])
+        _, _, axes = np.linalg.svd(scaled, full_matrices=False)
+        errors = scaled @ axes[0]
+        total[seen] += -errors if errors @ total[seen] < 0 else errors
     share = float((total > 0).mean())
     apart = abs(share - known.shares[1]) - abs(1 - share - known.shares[1])
     return _two_sides(total if apart <= 0 else -total)
 
 
-def by_direction(looks: Looks, known: KnownLabels) -> Numbers:
-    """Score rows by the cosine to the mean direction of the known rows of a class."""
+def by_direction(looks: Looks, known: KnownLabels) -> AnyArray:
+    """Score rows by how far they lie in the mean direction of a class's known rows.
+
+    Not by the cosine alone: where a look has small gradients, they are mostly rounding.
+    """
     total = np.zeros((_n_rows(looks), known.n_classes))
     for look in looks.values():
-        unit = _unit(look)
+        seen = _is_seen(look)
+        scaled = np.zeros_like(look)
+        scaled[seen] = _scaled(look[seen])
         for label in range(known.n_classes):
-            own = unit[known.rows[known.labels == label]]
-            own = own[~np.isnan(own).any(axis=1)]
+            own = known.rows[known.labels == label]
+            own = own[seen[own]]
             if len(own):
-                total[:, label] += np.nan_to_num(unit @ own.mean(axis=0))
-    apart: Numbers = total - total.mean(axis=1, keepdims=True)
+                total[:, label] += scaled @ scaled[own].mean(axis=0)
+    apart: AnyArray = total - total.mean(axis=1, keepdims=True)
     return apart
 
 
-def by_cluster(looks: Looks, known: KnownLabels) -> Numbers:
-    """Cluster rows by their gradients; known rows name the clusters."""
-    cluster = _clusters(looks, known)
-    votes = np.tile(known.shares, (known.n_classes, 1))
-    np.add.at(votes, (cluster[known.rows], known.labels), 1)
-    chances: Numbers = votes / votes.sum(axis=1, keepdims=True)
-    return chances[cluster]
+def by_cluster(looks: Looks, known: KnownLabels) -> AnyArray:
+    """Cluster the rows of every look; known rows say what clusters mean."""
+    total = np.zeros((_n_rows(looks), known.n_classes))
+    for look in looks.values():
+        seen, cluster = _clusters(look, known.n_classes)
+        votes = np.tile(known.shares, (known.n_classes, 1)) * N_LABELS
+        rows = seen[known.rows]
+        np.add.at(votes, (cluster[known.rows[rows]], known.labels[rows]), 1)
+        chances = votes / votes.sum(axis=1, keepdims=True)
+        total[seen] += np.log(chances / known.shares)[cluster[seen]]
+    return total
 
 
-def by_head(looks: Looks, known: KnownLabels) -> Numbers:
+def by_head(looks: Looks, known: KnownLabels) -> AnyArray:
     """Fit a head to the last look at every row, by known labels and self-training."""
-    features = last_of(looks)
+    return _head(last_of(looks), known)
+
+
+def by_everything(view: PartyView, known: KnownLabels) -> AnyArray:
+    """Fit a head to all that a party has: columns, embeddings, signs in gradients."""
+    gradients = view.gradients
+    parts = (by_direction(gradients, known), by_cluster(gradients, known))
+    return _head(np.hstack([view.X, last_of(view.sent), *parts]), known)
+
+
+def _head(features: AnyArray, known: KnownLabels) -> AnyArray:
     labels = np.full(len(features), -1)
     labels[known.rows] = known.labels
-    model = make_pipeline(
-        StandardScaler(), SelfTrainingClassifier(LogisticRegression(max_iter=1000))
-    )
+    head = SelfTrainingClassifier(LogisticRegression(max_iter=1000))
+    model = make_pipeline(StandardScaler(), head).fit(features, labels)
     chances = np.zeros((len(features), known.n_classes))
-    chances[:, np.unique(known.labels)] = model.fit(features, labels).predict_proba(
-        features
-    )
+    chances[:, np.unique(known.labels)] = model.predict_proba(features)
     return chances
 
 
@@ -142,58 +158,82 @@ ATTACKS_ON_GRADIENTS: dict[str, tuple[LabelAttack, bool]] = {
 }
 PASSIVE = "labels by passive completion"
 ACTIVE = "labels by active completion"
+EVERYTHING = "labels by all that a party has"
 
 
 def measure(
-    view: PartyView, y: Numbers, n_classes: int, seed: int
+    view: PartyView, y: AnyArray, n_classes: int, seed: int
 ) -> dict[str, dict[str, float]]:
     """Attack from one party's side; return score, control and shuffled by attack.
 
     `y` is for what the attacker knows of it and for the scores; scored are rows that
-    it does not know and that it saw a gradient of.
+    it does not know and that it saw a gradient of. Without gradients there is nothing
+    to attack.
     """
-    rng = np.random.default_rng(seed)
-    places = rng.permutation(len(y))
-    own: Looks = {("columns", 0): _scaled(view.X)}
-    known = KnownLabels.draw(y, n_classes, seed)
-    mixed = KnownLabels.draw(y[places], n_classes, seed)
-    scored = _rows_seen(view.gradients)
-    fitted = auc(by_head(own, known), y, known, scored)
+    if not view.gradients:
+        return {}
+    judge = _Judge.of(view, y, n_classes, seed)
+    own: Looks = {("columns", 0): StandardScaler().fit_transform(view.X)}
+    fitted = judge.score(lambda known: by_head(own, known))
     found = {}
     for name, (attack, reads_labels) in ATTACKS_ON_GRADIENTS.items():
         if attack is by_norm and n_classes > 2:
             continue
-        looks = view.gradients
-        alone = fitted if reads_labels else auc(attack(own, known), y, known, scored)
-        found[name] = {
-            "score": auc(attack(looks, known), y, known, scored),
-            "control": alone,
-            "shuffled": auc(attack(looks, mixed), y[places], mixed, scored),
-        }
-    found[PASSIVE] = completion(view, y, n_classes, seed)
+        on_gradients = functools.partial(attack, view.gradients)
+        without = functools.partial(attack, own)
+        alone = fitted if reads_labels else judge.score(without)
+        found[name] = judge.against(on_gradients, alone)
+    on_sent = functools.partial(by_head, view.sent)
+    found[PASSIVE] = judge.against(on_sent, fitted)
+    on_all = functools.partial(by_everything, view)
+    found[EVERYTHING] = judge.against(on_all, fitted)
     return found
 
 
 def completion(
-    view: PartyView, y: Numbers, n_classes: int, seed: int
+    view: PartyView, y: AnyArray, n_classes: int, seed: int
 ) -> dict[str, float]:
     """Complete a party's own network by a head, and return how well that tells labels.
 
     The network as the party trained it last, by its own embeddings of training rows.
     """
-    places = np.random.default_rng(seed).permutation(len(y))
-    known = KnownLabels.draw(y, n_classes, seed)
-    mixed = KnownLabels.draw(y[places], n_classes, seed)
-    scored = _rows_seen(view.gradients)
-    own: Looks = {("columns", 0): _scaled(view.X)}
-    return {
-        "score": auc(by_head(view.sent, known), y, known, scored),
-        "control": auc(by_head(own, known), y, known, scored),
-        "shuffled": auc(by_head(view.sent, mixed), y[places], mixed, scored),
-    }
+    judge = _Judge.of(view, y, n_classes, seed)
+    own: Looks = {("columns", 0): view.X}
+    control = judge.score(functools.partial(by_head, own))
+    return judge.against(functools.partial(by_head, view.sent), control)
 
 
-def auc(scores: Numbers, y: Numbers, known: KnownLabels, rows: Numbers) -> float:
+@dataclass(frozen=True)
+class _Judge:
+    """Scores attacks by labels, and by labels in random order."""
+
+    y: AnyArray
+    mixed: AnyArray
+    known: KnownLabels
+    known_mixed: KnownLabels
+    seen: AnyArray  # rows of which the attacker saw a gradient
+
+    @classmethod
+    def of(cls, view: PartyView, y: AnyArray, n_classes: int, seed: int) -> _Judge:
+        mixed = y[np.random.default_rng(seed).permutation(len(y))]
+        known = KnownLabels.draw(y, n_classes, seed)
+        known_mixed = KnownLabels.draw(mixed, n_classes, seed)
+        seen = [_is_seen(look) for look in view.gradients.values()]
+        return cls(y, mixed, known, known_mixed, np.any(seen, axis=0))
+
+    def score(self, attack: Callable[[KnownLabels], AnyArray]) -> float:
+        return auc(attack(self.known), self.y, self.known, self.seen)
+
+    def against(
+        self, attack: Callable[[KnownLabels], AnyArray], control: float
+    ) -> dict[str, float]:
+        known = self.known_mixed
+        shuffled = auc(attack(known), self.mixed, known, self.seen)
+        score = self.score(attack)
+        return {"score": score, "control": control, "shuffled": shuffled}
+
+
+def auc(scores: AnyArray, y: AnyArray, known: KnownLabels, rows: AnyArray) -> float:
     """Return the mean AUC of one class against the others, of rows not known."""
     judged = rows.copy()
     judged[known.rows] = False
@@ -206,7 +246,7 @@ def auc(scores: Numbers, y: Numbers, known: KnownLabels, rows: Numbers) -> float
     return float(np.mean(found))
 
 
-def last_of(looks: Looks) -> Numbers:
+def last_of(looks: Looks) -> AnyArray:
     """Return the values of every row in the last look at it.
 
     Looks of another width than the last are left out; what no look has is the mean.
@@ -219,47 +259,43 @@ def last_of(looks: Looks) -> Numbers:
     return np.where(np.isnan(last), np.nanmean(last, axis=0), last)
 
 
-def _clusters(looks: Looks, known: KnownLabels) -> Numbers:
-    """Return the cluster of every row, as many as classes, by direction."""
-    table = np.hstack([np.nan_to_num(_unit(look)) for look in looks.values()])
-    model = KMeans(known.n_classes, n_init=4, random_state=0)
-    clusters: Numbers = model.fit_predict(table)
-    return clusters
+def _clusters(look: AnyArray, n_clusters: int) -> tuple[AnyArray, AnyArray]:
+    """Tell which rows a look has, and the cluster of every one of them."""
+    seen = _is_seen(look)
+    cluster = np.zeros(len(look), dtype=int)
+    model = KMeans(n_clusters, n_init=4, random_state=0)
+    cluster[seen] = model.fit_predict(_scaled(look[seen]))
+    return seen, cluster
 
 
-def _clusters_by_share(looks: Looks, known: KnownLabels) -> Numbers:
-    """Cluster rows, and name the clusters by their sizes."""
-    cluster = _clusters(looks, known)
-    sizes = np.bincount(cluster, minlength=known.n_classes) / len(cluster)
+def _clusters_by_share(looks: Looks, known: KnownLabels) -> AnyArray:
+    """Cluster the rows of the first look, and name the clusters by their sizes."""
+    seen, cluster = _clusters(next(iter(looks.values())), known.n_classes)
+    sizes = np.bincount(cluster[seen], minlength=known.n_classes) / seen.sum()
     apart = np.abs(sizes[:, None] - known.shares[None, :])
     _, labels = linear_sum_assignment(apart)
-    chosen: Numbers = np.eye(known.n_classes)[labels[cluster]]
+    chosen: AnyArray = np.eye(known.n_classes)[labels[cluster]] * seen[:, None]
     return chosen
 
 
-def _two_sides(second: Numbers) -> Numbers:
+def _two_sides(second: AnyArray) -> AnyArray:
     """Return scores of two classes by that of the second."""
     second = np.nan_to_num(second)
     return np.stack([-second, second], axis=1)
 
 
-def _unit(look: Numbers) -> Numbers:
-    norms = np.linalg.norm(look, axis=1, keepdims=True)
-    unit: Numbers = look / np.maximum(norms, TINY)
-    return unit
-
-
-def _scaled(X: Numbers) -> Numbers:
-    scaled: Numbers = StandardScaler().fit_transform(X)
+def _scaled(values: AnyArray) -> AnyArray:
+    """Return gradients as shares of the longest."""
+    longest = np.linalg.norm(values, axis=1).max(initial=TINY)
+    scaled: AnyArray = values / longest
     return scaled
+
+
+def _is_seen(look: AnyArray) -> AnyArray:
+    """Tell which rows a look has, (N,)."""
+    unseen: AnyArray = np.isnan(look).any(axis=1)
+    return ~unseen
 
 
 def _n_rows(looks: Looks) -> int:
     return len(next(iter(looks.values())))
-
-
-def _rows_seen(looks: Looks) -> Numbers:
-    """Tell which rows any look has, (N,)."""
-    some = [~np.isnan(look).any(axis=1) for look in looks.values()]
-    seen: Numbers = np.any(some, axis=0)
-    return seen

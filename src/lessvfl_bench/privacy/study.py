@@ -20,8 +20,8 @@ from lessvfl.run.simulate import Job, Run
 from lessvfl.wire.messages import Transport
 from lessvfl_bench.privacy import labels, values
 from lessvfl_bench.privacy.traffic import (
+    AnyArray,
     LargerSteps,
-    Numbers,
     Recording,
     Shared,
     party_view,
@@ -214,7 +214,7 @@ def active_completion(job: Job, problem: Problem, seed: int) -> dict[str, float]
     return labels.completion(view, problem.y_train, problem.n_classes, seed)
 
 
-def real_columns(table: PartyTable) -> Numbers:
+def real_columns(table: PartyTable) -> AnyArray:
     """Return a party's encoded columns without the planted ones."""
     planted = np.asarray(table.spurious)[table.groups]
     return table.X_train[:, ~planted]

@@ -25,8 +25,8 @@ from lessvfl.terms import PartyId
 from lessvfl.wire import messages
 from lessvfl.wire.parties import bill_line
 
-Numbers = np.ndarray[Any, Any]
-Looks = dict[tuple[str, int], Numbers]  # (N, E) by stage and epoch; NaN: not seen
+AnyArray = np.ndarray[Any, Any]
+Looks = dict[tuple[str, int], AnyArray]  # (N, E) by stage and epoch; NaN: not seen
 SCORING = "evaluate"  # the stage whose messages only scores need
 CPU = torch.device("cpu")
 
@@ -133,7 +133,7 @@ class Shared:
 
     seed: int
     n_rows: int
-    blocks: Numbers | None = None  # of the training rows; None: every row is alone
+    blocks: AnyArray | None = None  # of the training rows; None: every row is alone
 
     @classmethod
     def of(cls, problem: Problem, seed: int) -> Shared:
@@ -152,7 +152,7 @@ class PartyView:
     """What one party sees in a run, beside what it has anyway."""
 
     party: PartyId
-    X: Numbers  # its own columns of the training rows, (N, d)
+    X: AnyArray  # its own columns of the training rows, (N, d)
     gradients: Looks  # of each row's own loss
     sent: Looks  # its own embeddings
 
@@ -161,7 +161,7 @@ class PartyView:
 class ServerView:
     """What the server sees in a run, beside its labels."""
 
-    y: Numbers  # (N,)
+    y: AnyArray  # (N,)
     embeddings: Mapping[PartyId, Looks]
     silent: Mapping[PartyId, bool]  # who said that it kept nothing
     widths: Mapping[PartyId, tuple[int, int]]  # components at first, and at last
@@ -175,12 +175,12 @@ class _Seen:
 
     way: Literal["up", "down"]
     key: tuple[str, int]  # stage and epoch
-    rows: Numbers
-    values: Numbers  # (n, E)
+    rows: AnyArray
+    values: AnyArray  # (n, E)
 
 
 def party_view(
-    recording: Recording, shared: Shared, party: PartyId, X: Numbers
+    recording: Recording, shared: Shared, party: PartyId, X: AnyArray
 ) -> PartyView:
     """Return what one party sees in a run that was recorded."""
     seen = list(_replay(recording.carried, shared, party))
@@ -194,7 +194,7 @@ def party_view(
 
 
 def server_view(
-    recording: Recording, shared: Shared, parties: Sequence[PartyId], y: Numbers
+    recording: Recording, shared: Shared, parties: Sequence[PartyId], y: AnyArray
 ) -> ServerView:
     """Return what the server sees in a run that was recorded, but for its scores."""
     carried = recording.carried
@@ -272,12 +272,12 @@ def _asked(request: messages.Embed, shared: Shared, training: Batches | None) ->
     return sample_rows(shared.n_rows, request.n_rows, (shared.seed,))
 
 
-def _values(values: Tensor) -> Numbers:
+def _values(values: Tensor) -> AnyArray:
     """Return the values of the first replica as float64."""
     return values[0].double().cpu().numpy()
 
 
-def _places(rows: Rows, shared: Shared) -> Numbers:
+def _places(rows: Rows, shared: Shared) -> AnyArray:
     if isinstance(rows, slice):
         return np.arange(shared.n_rows)[rows]
     return rows[0].cpu().numpy()
