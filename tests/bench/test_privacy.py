@@ -121,7 +121,9 @@ def test_attacks_see_the_same_traffic_between_machines(tmp_path, monkeypatch):
     )
     job = simulate.Job(test_remote.a_dataset(), own, parties=test_remote.HELD)
     run, near = study.recorded(job, 0)
-    found = [study.attacked(one, run.problem, 0) for one in (near, far)]
+    found = [
+        study.attacked(one, run.problem, run.problem.y_train, 0) for one in (near, far)
+    ]
     assert found[0] == found[1]
     shared, X = Shared.of(run.problem, 0), run.problem.parties[0].X_train
     views = [party_view(one, shared, "clinic", X) for one in (near, far)]
@@ -221,6 +223,16 @@ def test_nothing_is_found_in_other_columns():
 
 
 # -- the study -------------------------------------------------------------------------
+
+
+def test_labels_are_true_where_training_is_told_others():
+    y = np.random.default_rng(0).integers(0, 2, 400)
+    table = data.from_arrays(np.stack([y, 1 - y], axis=1), y)
+    given = {"label_epsilon": 1.0, "scale": "none", "equal_rows": "apart"}
+    job = simulate.Job(table, profiles.resolve("plain", "default", table, given), 1)
+    problem, true = job.problem(3), study.true_labels(job, 3)
+    np.testing.assert_array_equal(true, problem.parties[0].X_train[:, 0])
+    assert 0.1 < (true != problem.y_train).mean() < 0.4
 
 
 def test_the_capability_of_a_defence():

@@ -293,8 +293,7 @@ def _scaled(values: AnyArray) -> AnyArray:
 
 def _is_seen(look: AnyArray) -> AnyArray:
     """Tell which rows a look has, (N,)."""
-    unseen: AnyArray = np.isnan(look).any(axis=1)
-    return ~unseen
+    return np.asarray(~np.isnan(look).any(axis=1))
 
 
 def _n_rows(looks: Looks) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +33,18 @@ from lessvfl_bench.study import NameList, NumberList, Study, check_options, mean
 DATA = ("phishing", "credit", "rosmap", "activity_time265")
 NOTHING = "none"
 # Settings of a run by the name of a defence.
-DEFENCES: dict[str, dict[str, Any]] = {NOTHING: {}}
+DEFENCES: dict[str, dict[str, Any]] = {
+    NOTHING: {},
+    "labels-8": {"label_epsilon": 8.0},
+    "labels-3": {"label_epsilon": 3.0},
+    "labels-1": {"label_epsilon": 1.0},
+    "marvell": {"gradient_defence": "marvell", "gradient_noise": 4.0},
+    "max-norm": {"gradient_defence": "max-norm"},
+    "gradient-noise": {"gradient_defence": "gaussian", "gradient_noise": 1.0},
+    "embedding-noise": {"embedding_noise": 1.0},
+    "one-component": {"embedding_size": 1},
+    "two-bits": {"bits": 2},
+}
 SPURIOUS = 0.5
 FACTOR = 10.0  # of the steps of a party that completes its model actively
 BETA = 0.5  # the weight of the main task in the Defence Capability Score, as VFLAIR's
@@ -87,10 +99,11 @@ class Privacy(Study):
             )
         settings = profiles.resolve(method, "default", dataset, DEFENCES[defence])
         job = Job(dataset, settings, spurious=SPURIOUS)
+        y = true_labels(job, seed)
         run, recording = recorded(job, seed)
         numbers, problem = run.numbers, run.problem
-        found = attacked(recording, problem, seed)
-        active = active_completion(job, problem, seed)
+        found = attacked(recording, problem, y, seed)
+        active = active_completion(job, problem, y, seed)
         sent = numbers["communication"]["payload_bytes"]
         return {
             "balanced_accuracy": numbers["balanced_accuracy"]["final"],
@@ -184,17 +197,34 @@ def recorded(job: Job, seed: int, pushing: str | None = None) -> tuple[Run, Reco
     return run, recording
 
 
-def attacked(recording: Recording, problem: Problem, seed: int) -> Attacked:
-    """Attack a run from every side; return means over parties."""
-    shared, y = Shared.of(problem, seed), problem.y_train
+def true_labels(job: Job, seed: int) -> AnyArray:
+    """Return the labels of training rows as they are, whatever training is told."""
+    dataset = job.dataset
+    numbered = dataclasses.replace(
+        dataset, weight=np.arange(1, 1 + len(dataset.y), dtype=np.float64)
+    )
+    weight = dataclasses.replace(job, dataset=numbered).problem(seed).sample_weight
+    assert weight is not None
+    labels: AnyArray = dataset.y[weight.astype(int) - 1]
+    return labels
+
+
+def attacked(
+    recording: Recording, problem: Problem, y: AnyArray, seed: int
+) -> Attacked:
+    """Attack a run from every side; return means over parties.
+
+    `y` are the true labels; the server has those that training is told.
+    """
+    shared, told = Shared.of(problem, seed), problem.y_train
     names = [table.name for table in problem.parties]
-    server = server_view(recording, shared, names, y)
+    server = server_view(recording, shared, names, told)
     each: list[Attacked] = []
     for table in problem.parties:
         view = party_view(recording, shared, table.name, table.X_train)
         found = labels.measure(view, y, problem.n_classes, seed)
         looks = server.embeddings[table.name]
-        found |= values.measure(looks, real_columns(table), y, seed)
+        found |= values.measure(looks, real_columns(table), told, seed)
         each.append(found)
     return {
         attack: {
@@ -205,13 +235,15 @@ def attacked(recording: Recording, problem: Problem, seed: int) -> Attacked:
     }
 
 
-def active_completion(job: Job, problem: Problem, seed: int) -> dict[str, float]:
+def active_completion(
+    job: Job, problem: Problem, y: AnyArray, seed: int
+) -> dict[str, float]:
     """Run again with a first party that takes large steps; complete its model."""
     table = problem.parties[0]
     _, recording = recorded(job, seed, table.name)
     shared = Shared.of(problem, seed)
     view = party_view(recording, shared, table.name, table.X_train)
-    return labels.completion(view, problem.y_train, problem.n_classes, seed)
+    return labels.completion(view, y, problem.n_classes, seed)
 
 
 def real_columns(table: PartyTable) -> AnyArray:
