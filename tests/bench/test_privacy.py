@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from lessvfl.run import profiles, simulate
 from lessvfl.wire import messages
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.parties import Parties
-from lessvfl_bench.privacy import labels, study, values
+from lessvfl_bench.privacy import counts, labels, study, tables, values
 from lessvfl_bench.privacy.traffic import (
     AnyArray,
     LargerSteps,
@@ -27,6 +28,7 @@ from lessvfl_bench.privacy.traffic import (
     party_view,
     server_view,
 )
+from lessvfl_bench.study import run as run_study
 
 pytestmark = pytest.mark.filterwarnings("ignore::lessvfl.errors.LessVFLWarning")
 
@@ -121,11 +123,13 @@ def test_attacks_see_the_same_traffic_between_machines(tmp_path, monkeypatch):
     )
     job = simulate.Job(test_remote.a_dataset(), own, parties=test_remote.HELD)
     run, near = study.recorded(job, 0)
-    found = [
-        study.attacked(one, run.problem, run.problem.y_train, 0) for one in (near, far)
-    ]
+    shared, y = Shared.of(run.problem, 0), run.problem.y_train
+    found = []
+    for recording in (near, far):
+        view = server_view(recording, shared, list(test_remote.HELD), y)
+        found.append(study.attacked(recording, view, run.problem, y, 0))
     assert found[0] == found[1]
-    shared, X = Shared.of(run.problem, 0), run.problem.parties[0].X_train
+    X = run.problem.parties[0].X_train
     views = [party_view(one, shared, "clinic", X) for one in (near, far)]
     for key, look in views[0].gradients.items():
         np.testing.assert_array_equal(look, views[1].gradients[key])
@@ -222,6 +226,41 @@ def test_nothing_is_found_in_other_columns():
         assert attack["score"] < 0.05
 
 
+# -- counts ----------------------------------------------------------------------------
+
+
+def a_party(kept: float, n_bytes: float) -> dict[str, float]:
+    alike = dict.fromkeys(sum(counts.OBSERVED.values(), ()), 1.0)
+    return {**alike, "kept": kept, "n_bytes": n_bytes}
+
+
+def test_sizes_that_follow_what_was_kept_tell_it():
+    told = counts.told_of_kept([a_party(n / 12, 100 + n) for n in range(12)])
+    assert told["bytes"]["score"] > 0.95
+    assert told["bytes"]["shuffled"] < 0.5
+    assert told["components"]["score"] == 0
+    assert counts.told_of_kept([a_party(0.5, 100)]) == {}
+
+
+def test_a_server_sees_counts_and_not_what_was_kept():
+    run, recording = a_run()
+    shared, y = Shared.of(run.problem, 0), run.problem.y_train
+    view = server_view(recording, shared, ["spy", "clinic"], y)
+    seen = counts.observed(view, run.numbers, "spy")
+    assert seen["kept"] == 0
+    assert seen["silent"] == 1
+    assert counts.observed(view, run.numbers, "clinic")["kept"] > 0
+    assert all(seen[key] > 0 for key in ("n_bytes", "select_seconds", "width"))
+
+
+@pytest.mark.parametrize("mode", tables.ALIGNED)
+def test_what_alignment_tells_of_ids(mode):
+    """The label holder learns each pairwise intersection, a party the common one."""
+    told = counts.membership(mode)
+    assert told["label holder"]["score"] == 1
+    assert told["party"]["score"] == 0.75
+
+
 # -- the study -------------------------------------------------------------------------
 
 
@@ -236,9 +275,9 @@ def test_labels_are_true_where_training_is_told_others():
 
 
 def test_the_capability_of_a_defence():
-    assert study.capability(0.0, 0.9, 0.9) == 1.0
-    assert study.capability(1.0, 0.9, 0.9) == pytest.approx(1 / (1 + 0.5**0.5))
-    assert study.capability(0.6, 0.5, 0.9) == pytest.approx(1 / (1 + 0.26**0.5))
+    assert tables.capability(0.0, 0.9, 0.9) == 1.0
+    assert tables.capability(1.0, 0.9, 0.9) == pytest.approx(1 / (1 + 0.5**0.5))
+    assert tables.capability(0.6, 0.5, 0.9) == pytest.approx(1 / (1 + 0.26**0.5))
 
 
 def test_a_defence_is_compared_with_none():
@@ -248,11 +287,35 @@ def test_a_defence_is_compared_with_none():
         return [{**own, "attacks": {"labels": attack}}]
 
     runs = {("d", "m", "none"): a_run(1.0, 0.9), ("d", "m", "noise"): a_run(0.5, 0.7)}
-    none, noise = study.attack_rows(runs)
-    assert none[-3:] == ["+0.500", "0.586", "0.586"]
+    none, noise = (list(row.values())[-3:] for row in tables.attack_rows(runs))
+    assert none == ["+0.500", "0.586", "0.586"]
     plain = 1 / (1 + (0.5 * 0.5**2 + 0.5 * 0.2**2) ** 0.5)
     above = 1 / (1 + (0.5 * 0.4**2) ** 0.5)  # the attack is at its control
-    assert noise[-3:] == ["+0.000", f"{plain:.3f}", f"{above:.3f}"]
+    assert noise == ["+0.000", f"{plain:.3f}", f"{above:.3f}"]
+
+
+def test_a_defence_is_run_with_its_settings_or_left_out(tmp_path, monkeypatch):
+    few = {"train_epochs": 1}
+    bundles = {name: {**few, **study.DEFENCES[name]} for name in ("none", "marvell")}
+    monkeypatch.setattr(study, "DEFENCES", bundles)
+    tables_of = {
+        name: replace(a_job(n).dataset, n_parties=2)
+        for name, n in (("two", 2), ("three", 3))
+    }
+    monkeypatch.setattr(data, "load", lambda name, data_dir: tables_of[name])
+    asked = study.Privacy(tuple(tables_of), defences=("none", "marvell"), seeds=(0,))
+    found = run_study(asked, out=tmp_path)
+    for case in asked.cases():
+        assert ("skipped" in found[case]) == (case[:3:2] == ("three", "marvell"))
+    side = {
+        row["defence"]: row["leak"]
+        for row in tables.attack_rows(tables.by_defence(found))
+        if row["attack"] == "labels by side of gradients" and row["data"] == "two"
+    }
+    assert float(side["marvell"]) < float(side["none"])
+    text = asked.page(found, tmp_path).read_text()
+    assert "Defence: marvell" in text
+    assert "is of two classes" in text
 
 
 @pytest.mark.parametrize(

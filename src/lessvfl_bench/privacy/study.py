@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,20 +17,23 @@ from lessvfl.errors import ConfigError
 from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
 from lessvfl.run.simulate import Job, Run
+from lessvfl.terms import plural
 from lessvfl.wire.messages import Transport
-from lessvfl_bench.privacy import labels, values
+from lessvfl_bench.pages.privacy import build_privacy
+from lessvfl_bench.privacy import counts, labels, tables, values
+from lessvfl_bench.privacy.tables import NOTHING, PARTS
 from lessvfl_bench.privacy.traffic import (
     AnyArray,
     LargerSteps,
     Recording,
+    ServerView,
     Shared,
     party_view,
     server_view,
 )
-from lessvfl_bench.study import NameList, NumberList, Study, check_options, mean, option
+from lessvfl_bench.study import NameList, NumberList, Study, check_options, option
 
 DATA = ("phishing", "credit", "rosmap", "activity_time265")
-NOTHING = "none"
 # Settings of a run by the name of a defence.
 DEFENCES: dict[str, dict[str, Any]] = {
     NOTHING: {},
@@ -43,13 +45,12 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "gradient-noise": {"gradient_defence": "gaussian", "gradient_noise": 1.0},
     "embedding-noise": {"embedding_noise": 1.0},
     "one-component": {"embedding_size": 1},
-    "two-bits": {"bits": 2},
+    "four-bits": {"bits": 4},
 }
 SPURIOUS = 0.5
 FACTOR = 10.0  # of the steps of a party that completes its model actively
-BETA = 0.5  # the weight of the main task in the Defence Capability Score, as VFLAIR's
-PARTS = ("score", "control", "shuffled")
 
+PrivacyCase = tuple[str, str, str, str, int]
 Attacked = dict[str, dict[str, float]]  # score, control and shuffled by attack
 
 
@@ -78,32 +79,41 @@ class Privacy(Study):
         lists |= {"defences": self.defences, "seeds": self.seeds}
         check_options(lists, {"defences": (self.defences, tuple(DEFENCES))})
 
-    def cases(self) -> list[tuple[str, str, str, int]]:
-        """Return data set, method, defence and seed."""
+    def cases(self) -> list[PrivacyCase]:
+        """Return data set, method, defence, its settings in words, and seed."""
         return [
-            (name, method, defence, seed)
+            (name, method, defence, _words(DEFENCES[defence]), seed)
             for name in self.data
             for method in self.methods
             for defence in self.defences
             for seed in self.seeds
         ]
 
-    def measure(self, case: tuple[str, str, str, int]) -> dict[str, Any]:
-        """Run one, and attack it from every side."""
-        name, method, defence, seed = case
+    def measure(self, case: PrivacyCase) -> dict[str, Any]:
+        """Run one, and attack it from every side; a defence may not be for it."""
+        name, method, defence, _, seed = case
         dataset = data.load(name, data_dir=self.data_dir)
         if dataset.task == "regression":
             raise ConfigError(
                 "The attacks on labels are on classes: every data set must have some. "
                 f"Got '{name}', whose labels are amounts."
             )
-        settings = profiles.resolve(method, "default", dataset, DEFENCES[defence])
-        job = Job(dataset, settings, spurious=SPURIOUS)
-        y = true_labels(job, seed)
-        run, recording = recorded(job, seed)
-        numbers, problem = run.numbers, run.problem
-        found = attacked(recording, problem, y, seed)
-        active = active_completion(job, problem, y, seed)
+        try:
+            own = profiles.resolve(method, "default", dataset, DEFENCES[defence])
+            job = Job(dataset, own, spurious=SPURIOUS)
+            run, recording = recorded(job, seed)
+        except ConfigError as error:
+            if defence == NOTHING:
+                raise
+            return {"skipped": str(error)}
+        y, numbers, problem = true_labels(job, seed), run.numbers, run.problem
+        server = server_view(
+            recording,
+            Shared.of(problem, seed),
+            [table.name for table in problem.parties],
+            problem.y_train,
+        )
+        found = attacked(recording, server, problem, y, seed)
         sent = numbers["communication"]["payload_bytes"]
         return {
             "balanced_accuracy": numbers["balanced_accuracy"]["final"],
@@ -111,74 +121,25 @@ class Privacy(Study):
             "real": numbers["spurious"]["real_kept_share"],
             "megabytes": sum(sent.values()) / 1e6,
             "n_classes": problem.n_classes,
-            "attacks": found | {labels.ACTIVE: active},
+            "attacks": found | active_completion(job, problem, y, seed),
+            "parties": [
+                counts.observed(server, numbers, table.name)
+                for table in problem.parties
+            ],
         }
 
     def lines(self, found: Mapping[Any, Any]) -> Iterator[str]:
-        """Yield a table of what runs are worth, and one of attacks."""
-        runs = by_defence(found)
-        yield from ("Runs:", "")
-        heads = ["data", "method", "defence", "balanced accuracy", "noise removed"]
-        heads += ["real kept", "MB both ways"]
-        keys = ("balanced_accuracy", "noise", "real", "megabytes")
-        rows = (
-            [*key, *(f"{mean(some, what):.3f}" for what in keys)]
-            for key, some in runs.items()
-        )
-        yield from markdown_table(heads, rows)
-        yield from ("", "Attacks:", "")
-        heads = ["data", "method", "defence", "attack", *PARTS, "leak"]
-        heads += ["DCS", "DCS above chance"]
-        yield from markdown_table(heads, attack_rows(runs))
+        """Yield tables of runs, of attacks, and of what counts and alignment tell."""
+        for title, rows in tables.tables(found).items():
+            yield from (f"{title}:", "")
+            yield from markdown_table(rows[0], (row.values() for row in rows))
+            yield ""
+        yield from tables.skipped(found)
 
-
-RunKey = tuple[str, str, str]  # data set, method and defence
-
-
-def by_defence(found: Mapping[Any, Any]) -> dict[RunKey, list[dict[str, Any]]]:
-    """Return the runs of all seeds together."""
-    runs: dict[RunKey, list[dict[str, Any]]] = {}
-    for (name, method, defence, _), one in found.items():
-        runs.setdefault((name, method, defence), []).append(one)
-    return runs
-
-
-def attack_rows(runs: Mapping[RunKey, Sequence[Mapping[str, Any]]]) -> list[list[str]]:
-    """Return a row for every attack: means over seeds, the leak and DCS."""
-    rows = []
-    for (name, method, defence), some in runs.items():
-        best = runs.get((name, method, NOTHING), some)
-        worth, undefended = (
-            statistics.fmean(run["balanced_accuracy"] for run in own)
-            for own in (some, best)
-        )
-        chance = 1 / some[0]["n_classes"]
-        for attack in some[0]["attacks"]:
-            means = [
-                statistics.fmean(run["attacks"][attack][part] for run in some)
-                for part in PARTS
-            ]
-            score, control, _ = means
-            plain = capability(score, worth, undefended)
-            above = capability(
-                max(0.0, (score - control) / (1 - control)) if control < 1 else 0.0,
-                (worth - chance) / (1 - chance),
-                (undefended - chance) / (1 - chance),
-            )
-            row = [name, method, defence, attack, *(f"{v:.3f}" for v in means)]
-            row += [f"{score - control:+.3f}", f"{plain:.3f}", f"{above:.3f}"]
-            rows.append(row)
-    return rows
-
-
-def capability(attack: float, worth: float, undefended: float) -> float:
-    """Return the Defence Capability Score (Zou et al., VFLAIR, 2023, Eq. 1).
-
-    1 / (1 + D), D the distance to the ideal: an attack that finds nothing, and a main
-    task as without any defence.
-    """
-    lost = undefended - worth
-    return 1 / (1 + math.sqrt((1 - BETA) * attack**2 + BETA * lost**2))
+    def page(self, found: Mapping[Any, Any], out: Path) -> Path:
+        """Write the page of all of it."""
+        about = f"{plural(len(self.seeds), 'seed')}, planted noise {SPURIOUS:g}"
+        return build_privacy(about, found, out)
 
 
 def recorded(job: Job, seed: int, pushing: str | None = None) -> tuple[Run, Recording]:
@@ -186,7 +147,7 @@ def recorded(job: Job, seed: int, pushing: str | None = None) -> tuple[Run, Reco
 
     The party `pushing` takes larger steps than it is told to.
     """
-    recording = Recording()
+    recording = Recording(one_by_one=True)
 
     def around(transport: Transport) -> Transport:
         if pushing is not None:
@@ -195,6 +156,11 @@ def recorded(job: Job, seed: int, pushing: str | None = None) -> tuple[Run, Reco
 
     (run,) = simulate.simulate(job, [seed], around=around)
     return run, recording
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    """Write settings as on the command line."""
+    return " ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def true_labels(job: Job, seed: int) -> AnyArray:
@@ -210,40 +176,39 @@ def true_labels(job: Job, seed: int) -> AnyArray:
 
 
 def attacked(
-    recording: Recording, problem: Problem, y: AnyArray, seed: int
+    recording: Recording, server: ServerView, problem: Problem, y: AnyArray, seed: int
 ) -> Attacked:
-    """Attack a run from every side; return means over parties.
+    """Attack a run from every side; return means over the parties that were attacked.
 
     `y` are the true labels; the server has those that training is told.
     """
-    shared, told = Shared.of(problem, seed), problem.y_train
-    names = [table.name for table in problem.parties]
-    server = server_view(recording, shared, names, told)
-    each: list[Attacked] = []
+    shared = Shared.of(problem, seed)
+    each: dict[str, list[dict[str, float]]] = {}
     for table in problem.parties:
         view = party_view(recording, shared, table.name, table.X_train)
-        found = labels.measure(view, y, problem.n_classes, seed)
-        looks = server.embeddings[table.name]
-        found |= values.measure(looks, real_columns(table), told, seed)
-        each.append(found)
+        looks, X = server.embeddings[table.name], real_columns(table)
+        of_labels = labels.measure(view, y, problem.n_classes, seed)
+        of_columns = values.measure(looks, X, server.y, seed)
+        for attack, one in (of_labels | of_columns).items():
+            each.setdefault(attack, []).append(one)
     return {
-        attack: {
-            part: statistics.fmean(found[attack][part] for found in each)
-            for part in PARTS
-        }
-        for attack in each[0]
+        attack: {part: statistics.fmean(one[part] for one in some) for part in PARTS}
+        for attack, some in each.items()
     }
 
 
-def active_completion(
-    job: Job, problem: Problem, y: AnyArray, seed: int
-) -> dict[str, float]:
-    """Run again with a first party that takes large steps; complete its model."""
+def active_completion(job: Job, problem: Problem, y: AnyArray, seed: int) -> Attacked:
+    """Run again with a first party that takes large steps; complete its model.
+
+    Nothing where that party is sent no gradient.
+    """
     table = problem.parties[0]
     _, recording = recorded(job, seed, table.name)
     shared = Shared.of(problem, seed)
     view = party_view(recording, shared, table.name, table.X_train)
-    return labels.completion(view, y, problem.n_classes, seed)
+    if not view.gradients:
+        return {}
+    return {labels.ACTIVE: labels.completion(view, y, problem.n_classes, seed)}
 
 
 def real_columns(table: PartyTable) -> AnyArray:

@@ -37,13 +37,18 @@ class Carried:
 
     requests: Mapping[PartyId, messages.Request]
     replies: Mapping[PartyId, messages.Reply]
-    seconds: float
+    seconds: Mapping[PartyId, float]
 
 
 @dataclass
 class Recording:
-    """A transport that keeps what another one carries; `around` names the other."""
+    """A transport that keeps what another one carries; `around` names the other.
 
+    With `one_by_one` parties are asked one after the other, so that each one's time is
+    its own; otherwise it is that of all.
+    """
+
+    one_by_one: bool = False
     inner: messages.Transport | None = None
     carried: list[Carried] = field(default_factory=list)
 
@@ -67,9 +72,15 @@ class Recording:
     ) -> dict[PartyId, messages.Reply]:
         """Let the other transport carry messages, and keep copies of them."""
         sent = {name: _copied(request) for name, request in requests.items()}
-        began = time.perf_counter()
-        replies = self._transport.exchange(requests)
-        seconds = time.perf_counter() - began
+        groups = (
+            [{n: r} for n, r in requests.items()] if self.one_by_one else [requests]
+        )
+        replies: dict[PartyId, messages.Reply] = {}
+        seconds: dict[PartyId, float] = {}
+        for group in groups:
+            began = time.perf_counter()
+            replies |= self._transport.exchange(group)
+            seconds |= dict.fromkeys(group, time.perf_counter() - began)
         back = {name: _copied(reply) for name, reply in replies.items()}
         self.carried.append(Carried(sent, back, seconds))
         return replies
@@ -166,7 +177,7 @@ class ServerView:
     silent: Mapping[PartyId, bool]  # who said that it kept nothing
     widths: Mapping[PartyId, tuple[int, int]]  # components at first, and at last
     n_bytes: Mapping[PartyId, int]  # both ways
-    seconds: float  # between questions and answers
+    seconds: Mapping[PartyId, Mapping[str, float]]  # of answers, by stage
 
 
 @dataclass(frozen=True)
@@ -213,8 +224,19 @@ def server_view(
                 n_bytes[party] += line.payload_bytes[0]
             if isinstance(message, messages.Done):
                 silent[party] = message.silent[0]
-    seconds = sum(one.seconds for one in carried)
+    seconds = {party: _seconds(carried, party) for party in parties}
     return ServerView(y, embeddings, silent, widths, n_bytes, seconds)
+
+
+def _seconds(carried: Sequence[Carried], party: PartyId) -> dict[str, float]:
+    """Return how long a party took to answer, by stage."""
+    total: dict[str, float] = {}
+    for one in carried:
+        request = one.requests.get(party)
+        if request is not None and messages.is_billed(request):
+            stage = request.stage
+            total[stage] = total.get(stage, 0.0) + one.seconds[party]
+    return total
 
 
 def _looks(seen: Sequence[_Seen], shared: Shared) -> Looks:

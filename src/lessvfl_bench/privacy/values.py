@@ -123,7 +123,10 @@ def measure(
     """Attack a party's columns; return score, control and shuffled by attack.
 
     `X` are those columns that matter, for the rows that the server knows and the score.
+    Without embeddings there is nothing to attack.
     """
+    if not looks:
+        return {}
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(X))[: min(N_ROWS, len(X) // 2)]
     X = X[:, X.std(axis=0) > 0]
