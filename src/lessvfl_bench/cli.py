@@ -86,6 +86,9 @@ BENCHMARKS = {
     "how-many": Benchmark(
         "studies.how_many:HowMany", "How many rows, and how many parties."
     ),
+    "privacy": Benchmark(
+        "privacy.study:Privacy", "What messages tell, beside what is known without."
+    ),
     "missed": Benchmark(
         "studies.how_many:Missed", "Who would be missed, said and measured."
     ),
@@ -167,6 +170,9 @@ class _Command(TyperCommand):
             measured = _load("study:run")(study, given["jobs"], out, resume, say)
             for line in study.lines(measured):
                 typer.echo(line)
+            written = None if out is None else study.page(measured, out)
+            if written is not None:
+                typer.echo(f"Report: {written}")
             return
         asked = getattr(made, "of", made)(**chosen)
         results = _load(f"{module}:run")(asked, out, resume, say)

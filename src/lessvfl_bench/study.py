@@ -95,6 +95,10 @@ class Study:
         """Yield what is printed in the end."""
         raise NotImplementedError
 
+    def page(self, found: Mapping[Any, Any], out: Path) -> Path | None:
+        """Write a page of all of it, where the study has one."""
+        return None
+
 
 def run(
     study: Study,

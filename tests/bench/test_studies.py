@@ -23,6 +23,7 @@ COMMANDS = {
     "how-many rows --sizes 100": r"\| breast-cancer \| 100 \| .+ \|",
     "joint": r"\| breast-cancer \| 455 \| .+ \|",
     "paths": r"\| breast-cancer \| 2 \| 40 \| .+ \| 0 \|",
+    "privacy": r"\| breast-cancer \| less-vfl-auto \| none \| labels by .+ \|",
     "missed": r'\{"data": "breast-cancer", "n": 4, "spearman": .+\}',
     "shapes": r"\| u-shapes, 300 rows \| .+ \|",
     "shapes --calibrate 1": r"\| all \| 1 \| .+ \|",

@@ -37,7 +37,10 @@ from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Event, Progress, Stage
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
+from lessvfl.wire.messages import Transport
 from lessvfl.wire.parties import Parties
+
+Around = Callable[[Transport], Transport]
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ def simulate(
     seeds: Sequence[int | Replica],
     progress: Progress | None = None,
     done: Callable[[Run], None] = lambda run: None,
+    around: Around = lambda transport: transport,
 ) -> list[Run]:
     """Run a method with all parties in this process.
 
@@ -140,6 +144,9 @@ def simulate(
         Told how far the runs are.
     done : callable
         Given every run as soon as it is over: a later one may fail.
+    around : callable
+        Given the transport of every batch of runs; returns the one that is used. One
+        that wraps it sees every message.
 
     Returns
     -------
@@ -163,7 +170,8 @@ def simulate(
         chosen = [replicas[index] for index in indices]
         if progress is not None and len(chosen) == 1:
             progress.begin_seed(chosen[0].seed, indices[0] + 1, len(replicas))
-        batch = _Batch(job, chosen, [problems[r.seed] for r in chosen], teller)
+        own = [problems[r.seed] for r in chosen]
+        batch = _Batch(job, chosen, own, teller, around)
         for index, run in zip(indices, batch.run(), strict=True):
             runs[index] = run
             done(run)
@@ -226,8 +234,10 @@ class _Batch:
         replicas: list[Replica],
         problems: list[Problem],
         teller: _ProgressReporter,
+        around: Around,
     ) -> None:
         self.job = job
+        self.around = around
         self.teller = teller
         self.replicas = replicas
         self.problems = problems
@@ -254,7 +264,8 @@ class _Batch:
         features = [f for table in first.parties for f in table.features]
         check_pinned(config.pinned(), features, "the parties")
         parties = [self._party(index) for index in range(len(first.parties))]
-        transport = InProcess({party.name: party.handle for party in parties})
+        handlers = {party.name: party.handle for party in parties}
+        transport = self.around(InProcess(handlers))
         names = [party.name for party in parties]
         ledger = Ledger(len(self.replicas))
         self.teller.ledgers.append(ledger)
