@@ -412,6 +412,12 @@ class DataConfig(Section):
         "Gaussian noise on all embeddings that leave a party: its deviation, as a "
         "multiple of embedding_clip; 0: none",
     )
+    embedding_epsilon: float | None = setting(
+        or_none(a_float(open_low=True)),
+        None,
+        "as much noise as lets all embeddings of a row spend this epsilon in a run, in "
+        "place of embedding_noise",
+    )
     embedding_clip: float = setting(
         a_float(open_low=True),
         1.0,

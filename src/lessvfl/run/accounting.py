@@ -1,0 +1,231 @@
+"""What a run spends of privacy, composed by the accountant of dp-accounting.
+
+A side's settings say which mechanisms stand before what it sends, and the plans of the
+method how often a row is in it. Nothing is made smaller by sampling: both sides know
+the rows of every batch. What has no mechanism with a price has no epsilon here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lessvfl.core.plans import QueryPlan, TrainPlan
+from lessvfl.core.privacy import ClippedNoise, GradientDefence
+from lessvfl.errors import ConfigError
+from lessvfl.mechanisms import RandomisedResponse, Releases
+from lessvfl.run.profiles import Settings
+from lessvfl.terms import plural
+
+Evaluation = Literal["end", "epochs", "nothing"]
+
+EXTRA = "privacy"
+DELTA = 1e-5  # unless a side says otherwise
+MOST_NOISE = 1e6  # a deviation by the sensitivity that nothing is left of a row at
+
+
+@dataclass(frozen=True)
+class Spend:
+    """What a run may tell of one row of a side, if all who get it put it together.
+
+    `releases` are those of all seeds, `each` one of them. `epsilon` is None where
+    something leaves by a mechanism without a price.
+    """
+
+    mechanism: str
+    releases: tuple[Releases, ...]
+    adjacency: str
+    covers: str
+    delta: float = DELTA
+
+    @functools.cached_property
+    def epsilon(self) -> float:
+        """Return epsilon of all releases together."""
+        return epsilon_of(self.releases, self.delta)
+
+    @functools.cached_property
+    def each(self) -> float:
+        """Return epsilon of the one release that tells most."""
+        single = [dataclasses.replace(one, times=1) for one in self.releases]
+        return max((epsilon_of([one], self.delta) for one in single), default=0.0)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return it as the record has it."""
+        return {
+            "mechanism": self.mechanism,
+            "epsilon": _finite(self.epsilon),
+            "delta": self.delta,
+            "each": _finite(self.each),
+            "releases": sum(one.times for one in self.releases),
+            "adjacency": self.adjacency,
+            "covers": self.covers,
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def of_labels(
+    own: Settings, n_classes: int, n_parties: int, n_seeds: int = 1
+) -> Spend | None:
+    """Return what a run spends of a label, if all parties put together what they got.
+
+    None where no mechanism with a price stands before it. Randomised labels cost once,
+    whatever is computed from them.
+    """
+    labels = own.labels
+    if labels.label_epsilon is not None:
+        response = RandomisedResponse(labels.label_epsilon, n_classes)
+        how = (response.adjacency, response.covers, 0.0)
+        return Spend("randomised labels", (response.releases(),), *how)
+    if labels.gradient_defence != "gaussian":
+        return None
+    defence = GradientDefence("gaussian", labels.gradient_noise, labels.gradient_clip)
+    times = n_gradients(own, n_parties) * n_parties * n_seeds
+    noise = defence.mechanism
+    releases = (noise.releases(times),)
+    return Spend("noise on gradients", releases, noise.adjacency, noise.covers)
+
+
+def of_columns(
+    own: Settings,
+    n_parties: int,
+    evaluation: Evaluation = "end",
+    n_seeds: int = 1,
+    delta: float = DELTA,
+) -> Spend | None:
+    """Return what a run spends of a row of a party's columns.
+
+    None where no mechanism with a price stands before it.
+    """
+    noise = embedding_noise(own, n_parties, evaluation, n_seeds, delta)
+    if noise is None:
+        return None
+    times = n_embeddings(own, n_parties, evaluation) * n_seeds
+    how = (noise.adjacency, noise.covers, delta)
+    return Spend("noise on embeddings", (noise.releases(times),), *how)
+
+
+def embedding_noise(
+    own: Settings,
+    n_parties: int,
+    evaluation: Evaluation = "end",
+    n_seeds: int = 1,
+    delta: float = DELTA,
+) -> ClippedNoise | None:
+    """Return the noise on a party's embeddings, None without any.
+
+    With `embedding_epsilon` as much as all embeddings of a row may spend.
+    """
+    data = own.data
+    if data.embedding_epsilon is None and data.embedding_noise == 0:
+        return None
+    if any(isinstance(plan, QueryPlan) for plan in own.config.plans(n_parties)):
+        raise ConfigError(
+            f"Noise on embeddings protects no other messages: method {own.method} asks "
+            "parties for counts, sums or values of its own. Got 'embedding_noise' or "
+            "'embedding_epsilon' with it."
+        )
+    if data.embedding_epsilon is None:
+        return ClippedNoise(data.embedding_clip, data.embedding_noise)
+    times = n_embeddings(own, n_parties, evaluation) * n_seeds
+    by_sensitivity = noise_for(data.embedding_epsilon, delta, times)
+    one = ClippedNoise(data.embedding_clip, 1.0)
+    noise = by_sensitivity * one.sensitivity / one.clip
+    return ClippedNoise(data.embedding_clip, noise)
+
+
+def n_gradients(own: Settings, n_parties: int) -> int:
+    """Return how many gradients by a row a party is sent in one seed, at most."""
+    plans = own.config.plans(n_parties)
+    return sum(math.ceil(p.n_epochs) for p in plans if isinstance(p, TrainPlan))
+
+
+def n_embeddings(own: Settings, n_parties: int, evaluation: Evaluation = "end") -> int:
+    """Return how many embeddings of a row leave a party in one seed, at most.
+
+    A training row goes through every epoch, held out or not, and is perhaps among those
+    of stage 2; a test row is scored. With ``epochs`` both are, after every stage, too.
+    """
+    plans = own.config.plans(n_parties)
+    n_passes = n_gradients(own, n_parties) + (own.config.stored() is not None)
+    if evaluation == "epochs":
+        n_passes += n_gradients(own, n_parties) + len(plans)
+    return max(n_passes, 1)
+
+
+# ------------------------------------------------------------------------ the accountant
+
+
+def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
+    """Return epsilon of releases about one row, all together.
+
+    >>> epsilon_of([Releases("randomised response", 3.0)], delta=0.0)
+    3.0
+    """
+    if not releases:
+        return 0.0
+    if len(releases) == 1 and releases[0].kind == "randomised response":
+        if releases[0].times == 1:
+            return releases[0].noise  # by its definition
+    accountant = _accountant()
+    for one in releases:
+        accountant.compose(_event(one), one.times)
+    return float(accountant.get_epsilon(delta))
+
+
+def noise_for(epsilon: float, delta: float, times: int) -> float:
+    """Return the deviation, by the sensitivity, of so many Gaussian releases."""
+    dp = _library()
+
+    def event(noise: float) -> Any:
+        return dp.SelfComposedDpEvent(_event(Releases("gaussian", noise)), times)
+
+    found = dp.calibrate_dp_mechanism(
+        _accountant,
+        event,
+        epsilon,
+        delta,
+        dp.LowerEndpointAndGuess(0.0, math.sqrt(times)),
+        tol=1e-4,
+    )
+    if found > MOST_NOISE:
+        raise ConfigError(
+            f"An epsilon must leave something of a row. Got {epsilon:g} for "
+            f"{plural(times, 'release')}."
+        )
+    return float(found)
+
+
+def _accountant() -> Any:
+    """Return an accountant of rows in whose place another one is."""
+    dp = _library()
+    return dp.pld.PLDAccountant(dp.NeighboringRelation.REPLACE_ONE)
+
+
+def _event(one: Releases) -> Any:
+    """Return releases as dp-accounting knows them; nothing else is known to it."""
+    dp = _library()
+    if one.kind == "gaussian":  # there by the norm of a row, half the sensitivity
+        return dp.GaussianDpEvent(2 * one.noise)
+    mechanism = RandomisedResponse(one.noise, one.n_classes)
+    drawn = mechanism.flips * one.n_classes  # of all classes, its own too
+    return dp.RandomizedResponseDpEvent(drawn, one.n_classes)
+
+
+def _library() -> Any:
+    try:
+        import dp_accounting
+        from dp_accounting import pld
+    except ImportError:
+        raise ConfigError(
+            f"An epsilon of noise needs the package dp-accounting, extra '{EXTRA}', as "
+            f"in pip install 'lessvfl[{EXTRA}]'. Got no such package."
+        ) from None
+    assert pld
+    return dp_accounting
