@@ -10,6 +10,7 @@ import pytest
 from lessvfl import data, resolve
 from lessvfl.data.randomised import draws_of, randomise
 from lessvfl.errors import ConfigError
+from lessvfl.mechanisms import RandomisedResponse
 from lessvfl.run.simulate import Job, simulate
 from lessvfl_bench.shapes import held_out
 from lessvfl_bench.shapes import run as shapes
@@ -56,13 +57,36 @@ def one_labels():
 def test_a_row_has_one_label_in_all_seeds(table):
     labels = dataclasses.replace(one_labels(), label_epsilon=1.0)
     rows = np.random.default_rng(0).permutation(len(table.y))
-    draws = draws_of(range(len(table.y)), b"secret")
+    mechanism = RandomisedResponse(1.0, 2)
+    draws = draws_of(range(len(table.y)), b"secret", mechanism)
     first = randomise(table, labels, draws).told
     second = randomise(table.take(rows), labels, draws[rows]).told
     assert (first[rows] == second).all()
-    other = randomise(table, labels, draws_of(range(len(table.y)), b"another")).told
-    assert (first != other).any()
+    another = draws_of(range(len(table.y)), b"another", mechanism)
+    assert (first != randomise(table, labels, another).told).any()
     assert draws.mean() == pytest.approx(0.5, abs=0.05)
+
+
+def by_place(table, epsilon):
+    return dataclasses.replace(one_labels(), label_epsilon=epsilon), None
+
+
+def by_secret(table, epsilon):
+    mechanism = RandomisedResponse(epsilon, 2)
+    draws = draws_of(range(len(table.y)), b"secret", mechanism)
+    return dataclasses.replace(one_labels(), label_epsilon=epsilon), draws
+
+
+@pytest.mark.parametrize("drawn", [by_place, by_secret])
+def test_two_epsilons_together_give_no_label_away(table, drawn):
+    """By one draw, a row told otherwise would be as epsilon 3 tells it, always."""
+    one, three = (randomise(table, *drawn(table, e)).told for e in (1.0, 3.0))
+    differ = one != three
+    wrong = (three != table.y)[differ].mean()
+    flips = [RandomisedResponse(e, 2).flips for e in (1.0, 3.0)]
+    expected = flips[1] * (1 - flips[0])
+    expected /= expected + flips[0] * (1 - flips[1])
+    assert wrong == pytest.approx(expected, abs=0.07)
 
 
 @pytest.mark.parametrize("defence", ["marvell", "max-norm", "gaussian"])
