@@ -170,7 +170,8 @@ def test_as_much_is_counted_as_a_row_is_sent(table, schedule):
 
 
 def test_every_seed_is_charged_for(table):
-    own = settings(table, gradient_defence="gaussian", embedding_noise=1.0)
+    given = {"gradient_noise": 40.0, "embedding_noise": 20.0}
+    own = settings(table, gradient_defence="gaussian", **given)
     job = Job(table, own, parties=3)
     one, four = (job.privacy(n, ["a", "b", "c"])["privacy"] for n in (1, 4))
     for find in (lambda p: p["labels"], lambda p: p["columns"]["b"]):
