@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from lessvfl.terms import Evaluation, plural
 
 EXTRA = "privacy"
 DELTA = 1e-5  # unless a side says otherwise
+LOUD = 25.0  # sum of 1 / noise² from which a bound on epsilon serves: it is large
 MOST_NOISE = 1e6  # a deviation by the sensitivity that nothing is left of a row at
 
 
@@ -229,9 +230,11 @@ def _composed(releases: tuple[Releases, ...], delta: float) -> float:
     if len(releases) == 1 and releases[0].kind == "randomised response":
         if releases[0].times == 1:
             return releases[0].noise  # by its definition
-    accountant = _accountant()
+    accountant, event = _accountant(), _event
+    if sum(one.times / one.noise**2 for one in releases) > LOUD:
+        accountant, event = _bound(), _event_by_sensitivity
     for one in releases:
-        accountant.compose(_event(one), one.times)
+        accountant.compose(event(one), one.times)
     return float(accountant.get_epsilon(delta))
 
 
@@ -239,24 +242,38 @@ def _composed(releases: tuple[Releases, ...], delta: float) -> float:
 def noise_for(epsilon: float, delta: float, times: int) -> float:
     """Return the deviation, by the sensitivity, of so many Gaussian releases."""
     dp = _library()
-
-    def event(noise: float) -> Any:
-        return dp.SelfComposedDpEvent(_event(Releases("gaussian", noise)), times)
-
-    found = dp.calibrate_dp_mechanism(
-        _accountant,
-        event,
-        epsilon,
-        delta,
-        dp.LowerEndpointAndGuess(0.0, math.sqrt(times)),
-        tol=1e-4,
-    )
+    bound = _calibrated(_bound, _event_by_sensitivity, epsilon, delta, times, None)
+    if epsilon > LOUD / 2:
+        found = bound
+    else:
+        is_near = epsilon >= 1  # for less, the bound is far too large
+        near = dp.ExplicitBracketInterval(bound / 2, bound) if is_near else None
+        found = _calibrated(_accountant, _event, epsilon, delta, times, near)
     if found > MOST_NOISE:
         raise ConfigError(
             f"An epsilon must leave something of a row. Got {epsilon:g} for "
             f"{plural(times, 'release')}."
         )
-    return float(found)
+    return found
+
+
+def _calibrated(
+    new: Callable[[], Any],
+    event_of: Callable[[Releases], Any],
+    epsilon: float,
+    delta: float,
+    times: int,
+    near: Any,
+) -> float:
+    """Return the noise by which an accountant has so many releases spend epsilon."""
+    dp = _library()
+
+    def event(noise: float) -> Any:
+        return dp.SelfComposedDpEvent(event_of(Releases("gaussian", noise)), times)
+
+    start = near or dp.LowerEndpointAndGuess(0.0, math.sqrt(times))
+    how = (new, event, epsilon, delta, start)
+    return float(dp.calibrate_dp_mechanism(*how, tol=1e-4))
 
 
 def _accountant() -> Any:
@@ -265,11 +282,27 @@ def _accountant() -> Any:
     return dp.pld.PLDAccountant(dp.NeighboringRelation.REPLACE_ONE)
 
 
+def _bound() -> Any:
+    """Return an accountant by Rényi divergences: a bound, at once for any noise."""
+    dp = _library()
+    return dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+
+
 def _event(one: Releases) -> Any:
+    """Return releases as the first accountant has them: by the norm of a row.
+
+    That is half the sensitivity.
+    """
+    return _event_by_sensitivity(
+        one if one.kind != "gaussian" else dataclasses.replace(one, noise=2 * one.noise)
+    )
+
+
+def _event_by_sensitivity(one: Releases) -> Any:
     """Return releases as dp-accounting knows them; nothing else is known to it."""
     dp = _library()
-    if one.kind == "gaussian":  # there by the norm of a row, half the sensitivity
-        return dp.GaussianDpEvent(2 * one.noise)
+    if one.kind == "gaussian":
+        return dp.GaussianDpEvent(one.noise)
     mechanism = RandomisedResponse(one.noise, one.n_classes)
     drawn = mechanism.flips * one.n_classes  # of all classes, its own too
     return dp.RandomizedResponseDpEvent(drawn, one.n_classes)
@@ -278,11 +311,12 @@ def _event(one: Releases) -> Any:
 def _library() -> Any:
     try:
         import dp_accounting
-        from dp_accounting import pld
+        from dp_accounting import pld, rdp
     except ImportError:
         raise ConfigError(
             f"An epsilon of noise needs the package dp-accounting, extra '{EXTRA}', as "
             f"in pip install 'lessvfl[{EXTRA}]'. Got no such package."
         ) from None
     assert pld
+    assert rdp
     return dp_accounting
