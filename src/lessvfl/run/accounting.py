@@ -159,7 +159,7 @@ def n_embeddings(own: Settings, n_parties: int, evaluation: Evaluation = "end") 
     return max(n_passes, 1)
 
 
-# ------------------------------------------------------------------------ the accountant
+# ----------------------------------------------------------------------- the accountant
 
 
 def epsilon_of(releases: Sequence[Releases], delta: float) -> float:

@@ -280,11 +280,16 @@ def bill_of(ledger: Ledger, replica: int) -> dict[str, Any]:
 
 
 def class_share(problem: Problem) -> float | None:
-    """Return the share of the rarer of two classes; None where there are not two."""
-    counts = rows_by_class(problem) or {}
-    if len(counts) != 2 or not min(counts.values()):
+    """Return the share of the rarer of two classes; None where there are not two.
+
+    Parties may be told. Of labels that are randomised it is that of the training rows:
+    test rows, whose labels are as they are, are for training in another seed.
+    """
+    if problem.n_classes != 2:
         return None
-    return min(counts.values()) / sum(counts.values())
+    y_test = problem.y_test[:0] if problem.is_randomised else problem.y_test
+    counts = class_counts(problem.y_train, y_test, 2)
+    return float(counts.min() / counts.sum()) if counts.min() else None
 
 
 def by_class(
