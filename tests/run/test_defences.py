@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_parties_are_told_nothing_of_true_labels(monkeypatch, how):
         return dataclasses.replace(dataset, randomised=drawn)
 
     monkeypatch.setattr("lessvfl.data.problem.randomise", as_drawn)
-    found = []
+    found: list[Any] = []
     for y in (np.arange(80) % 2, (np.arange(80) < 9).astype(int)):
         table = data.from_arrays(X, y)
         given = {"class_weight": "balanced", "threshold": "balanced", **how}
@@ -111,7 +112,7 @@ def test_parties_are_told_nothing_of_true_labels(monkeypatch, how):
         told = (problem.y_train, problem.weight, problem.blocks, problem.test_blocks)
         tables = [(one.X_train, one.X_test) for one in problem.parties]
         found.append((told, tables, problem.threshold, class_share(problem)))
-    np.testing.assert_equal(*found)
+    np.testing.assert_equal(found[0], found[1])
     assert found[0][0][2] is not None, "the copies are together"
 
 
@@ -128,7 +129,7 @@ def test_noise_on_embeddings_is_on_test_rows_as_well(table, plain):
 
 def test_amounts_have_no_label_epsilon():
     amounts = data.from_arrays(np.eye(40)[:, :4], np.linspace(0, 1, 40))
-    with pytest.raises(ConfigError, match="'label_epsilon' setting is of classes"):
+    with pytest.raises(ConfigError, match="'label_epsilon' setting must be none for"):
         run(amounts, label_epsilon=1.0)
 
 

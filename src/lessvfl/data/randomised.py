@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import Dataset
-from lessvfl.data.labels import LabelConfig
-from lessvfl.errors import ConfigError
+from lessvfl.data.labels import LabelConfig, check_labels
 from lessvfl.mechanisms import RandomisedResponse
 from lessvfl.terms import stream_seed
 
@@ -29,11 +28,7 @@ def randomise(
     """
     if labels.label_epsilon is None:
         return dataset
-    if dataset.task == "regression":
-        raise ConfigError(
-            "The 'label_epsilon' setting is of classes. Got amounts to predict, in "
-            f"'{dataset.name}'."
-        )
+    check_labels(dataset, labels)
     mechanism = RandomisedResponse(labels.label_epsilon, len(dataset.label_names))
     if draws is None:
         rng = np.random.default_rng(stream_seed(0, "labels", *_names_of(mechanism)))

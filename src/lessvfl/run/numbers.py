@@ -28,8 +28,9 @@ from lessvfl.core.power import Sight, correlation_of
 from lessvfl.core.trees.networks import TreeSum
 from lessvfl.core.trees.votes import VoteSum
 from lessvfl.data import PartyTable, Problem, class_counts
+from lessvfl.run.accounting import Spend
 from lessvfl.run.profiles import Settings
-from lessvfl.terms import MEASURES, Event, Task
+from lessvfl.terms import MEASURES, Event, PartyId, Task
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import Parties
 
@@ -276,6 +277,29 @@ def bill_of(ledger: Ledger, replica: int) -> dict[str, Any]:
         "rounds": ledger.n_rounds(replica),
         "paper_mib": ledger.paper_mib(replica),
         "by_stage": ledger.by_stage(replica),
+    }
+
+
+def privacy(
+    labels: Spend | None,
+    columns: Mapping[PartyId, Spend | None],
+    unpriced: Sequence[str],
+) -> dict[str, Any]:
+    """Return what a run spends, by side, as an entry of its numbers.
+
+    `unpriced` are the defences that have no epsilon. Nothing where no defence is on.
+    """
+    if labels is None and not unpriced and not any(columns.values()):
+        return {}
+    return {
+        "privacy": {
+            "labels": None if labels is None else labels.numbers(),
+            "columns": {
+                name: None if one is None else one.numbers()
+                for name, one in columns.items()
+            },
+            "unpriced": list(unpriced),
+        }
     }
 
 
