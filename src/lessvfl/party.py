@@ -195,8 +195,12 @@ class Party:
             )
         gradient = self._substitute.without(gradient)
         if training.is_recorded:  # the gradient is that where the server saw the rows
-            at = training.h if training.sent is None else training.sent
-            self._shadows.memory.add(training.rows, at, gradient)
+            at, noise = training.h, None
+            if self._guard is not None:
+                assert training.sent is not None
+                at = training.sent
+                noise = at - self._guard.mechanism.clipped(training.h)
+            self._shadows.memory.add(training.rows, at, gradient, noise)
         if self._guard is not None:
             gradient = self._guard.mechanism.back(gradient, training.h)
         grads = training.passes.back(gradient)

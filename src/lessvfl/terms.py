@@ -15,6 +15,7 @@ MINUTE = 60.0  # seconds
 
 PartyId = str
 Task = Literal["binary", "multiclass", "regression"]
+Evaluation = Literal["end", "epochs", "nothing"]  # when test rows are scored
 Stage = Literal[
     "pretrain",
     "embed",

@@ -146,7 +146,20 @@ def test_max_norm_makes_rows_as_long_as_the_longest_in_the_mean():
 
 def test_gaussian_noise_on_gradients_is_by_the_rows_of_a_batch():
     *_, after = two_classes("gaussian", noise=4.0, clip=2.0)
-    assert float((after * 20_000).std()) == pytest.approx(8.0, rel=0.05)
+    shrunk = GradientDefence("gaussian", 4.0, 2.0).shrinks
+    assert float((after * 20_000).std() / shrunk) == pytest.approx(8.0, rel=0.05)
+
+
+def test_noise_on_gradients_adds_no_curvature():
+    """Otherwise every response is next to its embedding, whatever was asked for."""
+    generator = streams()[0]
+    error = 0.2 * torch.randn(1, N, 1, generator=generator)
+    for noise in (0.1, 1.0, 30.0):
+        defence = GradientDefence("gaussian", noise, 1.0)
+        sent = defence.apply(error / N, torch.zeros(1, N), streams(2)[1:]) * N
+        slope = float((sent * error).mean() / error.square().mean())
+        taken = float(sent.square().mean()) / slope  # for the curvature, 0.04
+        assert taken == pytest.approx(0.04, rel=0.4)
 
 
 def test_a_batch_of_one_class_is_left_as_it_is():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from lessvfl import data, resolve
 from lessvfl.data.randomised import draws_of, randomise
 from lessvfl.errors import ConfigError
+from lessvfl.mechanisms import RandomisedResponse
+from lessvfl.run.numbers import class_share
 from lessvfl.run.simulate import Job, simulate
 from lessvfl_bench.shapes import held_out
 from lessvfl_bench.shapes import run as shapes
@@ -56,13 +59,61 @@ def one_labels():
 def test_a_row_has_one_label_in_all_seeds(table):
     labels = dataclasses.replace(one_labels(), label_epsilon=1.0)
     rows = np.random.default_rng(0).permutation(len(table.y))
-    draws = draws_of(range(len(table.y)), b"secret")
+    mechanism = RandomisedResponse(1.0, 2)
+    draws = draws_of(range(len(table.y)), b"secret", mechanism)
     first = randomise(table, labels, draws).told
     second = randomise(table.take(rows), labels, draws[rows]).told
     assert (first[rows] == second).all()
-    other = randomise(table, labels, draws_of(range(len(table.y)), b"another")).told
-    assert (first != other).any()
+    another = draws_of(range(len(table.y)), b"another", mechanism)
+    assert (first != randomise(table, labels, another).told).any()
     assert draws.mean() == pytest.approx(0.5, abs=0.05)
+
+
+def by_place(table, epsilon):
+    return dataclasses.replace(one_labels(), label_epsilon=epsilon), None
+
+
+def by_secret(table, epsilon):
+    mechanism = RandomisedResponse(epsilon, 2)
+    draws = draws_of(range(len(table.y)), b"secret", mechanism)
+    return dataclasses.replace(one_labels(), label_epsilon=epsilon), draws
+
+
+@pytest.mark.parametrize("drawn", [by_place, by_secret])
+def test_two_epsilons_together_give_no_label_away(table, drawn):
+    """By one draw, a row told otherwise would be as epsilon 3 tells it, always."""
+    one, three = (randomise(table, *drawn(table, e)).told for e in (1.0, 3.0))
+    differ = one != three
+    wrong = (three != table.y)[differ].mean()
+    flips = [RandomisedResponse(e, 2).flips for e in (1.0, 3.0)]
+    expected = flips[1] * (1 - flips[0])
+    expected /= expected + flips[0] * (1 - flips[1])
+    assert wrong == pytest.approx(expected, abs=0.07)
+
+
+@pytest.mark.filterwarnings("ignore:.* equal another row")
+@pytest.mark.parametrize("how", [{}, {"folds": 5}, {"split": "first"}])
+def test_parties_are_told_nothing_of_true_labels(monkeypatch, how):
+    """Whatever they are: rows, blocks and the share come of the labels drawn."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(70, 4))[np.sort(np.arange(80) % 70)]  # the first ten: twice
+    drawn = rng.integers(0, 2, 80)
+
+    def as_drawn(dataset, labels):
+        return dataclasses.replace(dataset, randomised=drawn)
+
+    monkeypatch.setattr("lessvfl.data.problem.randomise", as_drawn)
+    found: list[Any] = []
+    for y in (np.arange(80) % 2, (np.arange(80) < 9).astype(int)):
+        table = data.from_arrays(X, y)
+        given = {"class_weight": "balanced", "threshold": "balanced", **how}
+        settings = resolve("less-vfl-auto", "default", table, given)
+        problem = Job(table, settings).problem(0)
+        told = (problem.y_train, problem.weight, problem.blocks, problem.test_blocks)
+        tables = [(one.X_train, one.X_test) for one in problem.parties]
+        found.append((told, tables, problem.threshold, class_share(problem)))
+    np.testing.assert_equal(found[0], found[1])
+    assert found[0][0][2] is not None, "the copies are together"
 
 
 @pytest.mark.parametrize("defence", ["marvell", "max-norm", "gaussian"])
@@ -78,7 +129,7 @@ def test_noise_on_embeddings_is_on_test_rows_as_well(table, plain):
 
 def test_amounts_have_no_label_epsilon():
     amounts = data.from_arrays(np.eye(40)[:, :4], np.linspace(0, 1, 40))
-    with pytest.raises(ConfigError, match="'label_epsilon' setting is of classes"):
+    with pytest.raises(ConfigError, match="'label_epsilon' setting must be none for"):
         run(amounts, label_epsilon=1.0)
 
 

@@ -18,6 +18,16 @@ def fewest_steps() -> int:
     return math.ceil((PATIENCE + 1) * LOOK_EVERY * (1 + FALL))
 
 
+def most_looks(n_steps: int) -> int:
+    """Return how often the rows held out are looked at in so many steps, at most."""
+    return (_latest(n_steps) - 1) // LOOK_EVERY
+
+
+def _latest(n_steps: int) -> int:
+    """Return the step from which the rate falls, whatever the loss does."""
+    return max(1, math.floor(n_steps / (1 + FALL)))
+
+
 class TrainingEnd:
     """The learning rate of every step, as a share of the first, and the last step.
 
@@ -28,7 +38,7 @@ class TrainingEnd:
 
     def __init__(self, n_steps: int) -> None:
         self._n_steps = n_steps
-        self._latest = max(1, math.floor(n_steps / (1 + FALL)))
+        self._latest = _latest(n_steps)
         # The best loss, checks since, and the step from which the rate falls.
         self.state = torch.tensor([math.inf, 0.0, self._latest], dtype=torch.float64)
 

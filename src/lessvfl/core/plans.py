@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.adam import Optimizer
-from lessvfl.core.ending import ROUNDING, fewest_steps
+from lessvfl.core.ending import ROUNDING, fewest_steps, most_looks
 from lessvfl.terms import Stage, stream_seed
 
 Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b), one row a replica
@@ -308,6 +308,13 @@ class TrainPlan:
             return 0
         n_rows = min(MOST_HELD_OUT, round(HELD_OUT * n_samples))
         return n_rows if n_rows >= FEWEST_HELD_OUT else 0
+
+    def n_looks(self, n_samples: int) -> int:
+        """Return how often the rows held out are looked at, at most."""
+        if not self.n_held_out(n_samples):
+            return 0
+        n_steps = round(self.n_epochs * math.ceil(n_samples / self.batch_size))
+        return most_looks(n_steps)
 
     def set_rate(
         self,

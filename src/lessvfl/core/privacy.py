@@ -21,6 +21,7 @@ from lessvfl.mechanisms import GradientDefenceName, Releases
 
 TINY = 1e-12  # a norm, or a square of one, that counts as none
 GRID = np.linspace(0, 1, 65)  # shares of a power that are tried
+USUAL = 0.05  # mean square of a component of a gradient, as a share of the clip's
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,15 @@ class ClippedNoise:
         """Return by what rows (..., n, width) are multiplied to be clipped."""
         return (self.clip / norms_of(rows)).clamp_max(1.0)
 
+    def clipped(self, rows: Tensor) -> Tensor:
+        """Return rows (..., n, width) no longer than the clip."""
+        return rows * self.factors(rows)
+
     def apply(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Return rows (R, n, width), clipped and with noise, a stream a replica."""
         drawn = [torch.randn(rows.shape[1:], generator=one) for one in generators]
         deviation = self.noise * self.clip
-        return rows * self.factors(rows) + deviation * torch.stack(drawn).to(rows)
+        return self.clipped(rows) + deviation * torch.stack(drawn).to(rows)
 
     def back(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the gradient by the rows before they were clipped."""
@@ -122,11 +127,21 @@ class GradientDefence:
         """Return gradients (R, b, width) as they may leave; labels are (S, b)."""
         if self.kind == "gaussian":
             n = gradient.shape[1]
-            return self.mechanism.apply(gradient * n, generators) / n
+            return self.mechanism.apply(gradient * n, generators) * self.shrinks / n
         change = _stretched if self.kind == "max-norm" else self._least_different
         own = y.expand(len(gradient), -1)
         parts = zip(gradient, own, generators, strict=True)
         return torch.stack([change(*part) for part in parts])
+
+    @property
+    def shrinks(self) -> float:
+        """Return the factor on gradients with Gaussian noise: Wiener's.
+
+        A party takes the mean square of gradients for the curvature. With noise in it
+        every response would be next to its embedding, on useless columns as well. A
+        factor known to everybody costs nothing.
+        """
+        return 1 / (1 + self.noise**2 / USUAL)
 
     @property
     def mechanism(self) -> ClippedNoise:

@@ -64,8 +64,9 @@ def find_blocks(dataset: Dataset, config: DataConfig) -> Blocks | None:
     """Return the blocks of a data set's rows; None where every row is alone."""
     units = None if dataset.units is None else in_order(dataset.units)
     equal = None
-    if config.equal_rows == "together":
-        equal = equal_rows(dataset.X, dataset.y)
+    if config.equal_rows == "together":  # parties are told: not by labels kept secret
+        y = dataset.y if dataset.randomised is None else None
+        equal = equal_rows(dataset.X, y)
     n_units = 0 if units is None else int(units.max()) + 1
     if equal is None:
         if units is None or n_units == len(units):
@@ -154,7 +155,7 @@ def distinct(dataset: Dataset, names: Collection[str], marks: MarksByColumn) -> 
     is left out.
     """
     X_test, y_test = dataset.X_test, dataset.y_test
-    frames, y = [blank(dataset.X, marks)], dataset.y
+    frames, y = [blank(dataset.X, marks)], dataset.told
     if X_test is not None and y_test is not None:
         frames, y = [*frames, blank(X_test, marks)], np.concatenate([y, y_test])
     numbers = _numbered(lambda: _columns(frames, names))

@@ -451,6 +451,11 @@ class DataConfig(Section):
         "others each has its own columns alone, without labels",
     )
 
+    @property
+    def has_noise(self) -> bool:
+        """Tell whether noise is on what leaves a party."""
+        return self.embedding_noise > 0 or self.embedding_epsilon is not None
+
     def row_seed(self, seed: int) -> int:
         """Return the seed that decides on the rows of a run."""
         return seed if self.split_seed is None else self.split_seed

@@ -30,6 +30,7 @@ MAX_CLASSES = 100  # more different whole numbers than this are amounts, not cla
 # What labels may be asked to be; classification is binary or multiclass.
 CLASSES = "classification"
 TASKS = ("auto", CLASSES, *get_args(Task))
+OF_CLASSES = ("threshold", "class_weight", "label_epsilon")  # settings
 
 
 def _class_weight() -> Kind:
@@ -305,7 +306,7 @@ def check_labels(dataset: Dataset, config: LabelConfig) -> None:
             f"The 'score' setting must be one of {listed(allowed, 9)} for {name}, "
             f"whose task is {dataset.task}. Got '{config.score}'."
         )
-    for setting_name in () if of_classes else ("threshold", "class_weight"):
+    for setting_name in () if of_classes else OF_CLASSES:
         if (value := getattr(config, setting_name)) is not None:
             raise ConfigError(
                 f"The '{setting_name}' setting must be none for {name}, whose labels "

@@ -84,6 +84,7 @@ class Problem:
     huber_delta: float | None = None  # of the Huber loss; None: squared error
     # By class, what its probability is divided by before the largest is predicted.
     threshold: tuple[float, ...] | None = None
+    is_randomised: bool = False  # whether training labels are, by `label_epsilon`
     score: str = "accuracy"  # the one that leads
     score_reason: str = ""
     positive: int = 1  # of two classes the one that the average precision is of
@@ -314,6 +315,7 @@ def labels_alone(
         weight=weight,
         huber_delta=huber_delta_of(y_train, labels) if task == "regression" else None,
         threshold=threshold_of(dataset, y_train, weight, labels),
+        is_randomised=dataset.randomised is not None,
         score=score,
         score_reason=reason,
         positive=positive_class(counts),

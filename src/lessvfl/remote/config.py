@@ -17,8 +17,9 @@ from lessvfl import settings
 from lessvfl.data import TASKS, marks_by_column, read_yaml
 from lessvfl.errors import ConfigError
 from lessvfl.remote.align.messages import Mode
-from lessvfl.remote.policy import Evaluation, Policy
+from lessvfl.remote.policy import Policy
 from lessvfl.settings import AboveZero, Finite, Kind, Positive, Schema
+from lessvfl.terms import Evaluation
 
 MOST_LETTERS = 300  # of a reason
 PATHS = ("certificate", "key", "ca", "data", "out", "test_ids")  # relative to the file

@@ -26,12 +26,11 @@ from lessvfl.core.plans import QueryPlan, TrainPlan
 from lessvfl.errors import PolicyError
 from lessvfl.run.profiles import OWN, Settings, from_flat
 from lessvfl.settings import AboveZero, Finite, Kind, Natural, Positive, Share
-from lessvfl.terms import plural
+from lessvfl.terms import Evaluation, plural
 from lessvfl.wire import control
 
 log = logging.getLogger(__name__)
 
-Evaluation = Literal["end", "epochs", "nothing"]
 Telling = Literal["none", "home", "features"]
 
 # The most that a server may set, unless a party's 'limits' say otherwise.

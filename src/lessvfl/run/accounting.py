@@ -12,20 +12,28 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from lessvfl.core.plans import QueryPlan, TrainPlan
 from lessvfl.core.privacy import ClippedNoise, GradientDefence
 from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import RandomisedResponse, Releases
 from lessvfl.run.profiles import Settings
-from lessvfl.terms import plural
-
-Evaluation = Literal["end", "epochs", "nothing"]
+from lessvfl.terms import Evaluation, plural
 
 EXTRA = "privacy"
 DELTA = 1e-5  # unless a side says otherwise
 MOST_NOISE = 1e6  # a deviation by the sensitivity that nothing is left of a row at
+
+
+class Extent(NamedTuple):
+    """How often rows are in a run, beside what its settings say."""
+
+    n_parties: int
+    evaluation: Evaluation = "end"
+    n_seeds: int = 1
+    delta: float = DELTA
+    n_rows: int = 0  # for training, at most
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,7 @@ def of_labels(
     whatever is computed from them.
     """
     labels = own.labels
+    check_gradients(own, n_parties)
     if labels.label_epsilon is not None:
         response = RandomisedResponse(labels.label_epsilon, n_classes)
         how = (response.adjacency, response.covers, 0.0)
@@ -98,17 +107,39 @@ def of_columns(
     evaluation: Evaluation = "end",
     n_seeds: int = 1,
     delta: float = DELTA,
+    n_rows: int = 0,
 ) -> Spend | None:
     """Return what a run spends of a row of a party's columns.
 
     None where no mechanism with a price stands before it.
     """
-    noise = embedding_noise(own, n_parties, evaluation, n_seeds, delta)
+    noise = embedding_noise(own, n_parties, evaluation, n_seeds, delta, n_rows)
     if noise is None:
         return None
-    times = n_embeddings(own, n_parties, evaluation) * n_seeds
+    times = n_embeddings(own, n_parties, evaluation, n_rows) * n_seeds
     how = (noise.adjacency, noise.covers, delta)
     return Spend("noise on embeddings", (noise.releases(times),), *how)
+
+
+def unpriced(own: Settings) -> list[str]:
+    """Return the names of defences that are on and promise nothing."""
+    kind = own.labels.gradient_defence
+    return [kind] if kind in ("marvell", "max-norm") else []
+
+
+def check_gradients(own: Settings, n_parties: int) -> None:
+    """Refuse a defence of gradients where labels leave in other messages, too."""
+    kind = own.labels.gradient_defence
+    if kind != "none" and _asks(own, n_parties):
+        raise ConfigError(
+            "The 'gradient_defence' setting protects no other messages: method "
+            f"{own.method} tells parties more than gradients. Got '{kind}' with it."
+        )
+
+
+def _asks(own: Settings, n_parties: int) -> bool:
+    """Tell whether a method has questions and answers of its own."""
+    return any(isinstance(plan, QueryPlan) for plan in own.config.plans(n_parties))
 
 
 def embedding_noise(
@@ -117,15 +148,16 @@ def embedding_noise(
     evaluation: Evaluation = "end",
     n_seeds: int = 1,
     delta: float = DELTA,
+    n_rows: int = 0,
 ) -> ClippedNoise | None:
     """Return the noise on a party's embeddings, None without any.
 
     With `embedding_epsilon` as much as all embeddings of a row may spend.
     """
     data = own.data
-    if data.embedding_epsilon is None and data.embedding_noise == 0:
+    if not data.has_noise:
         return None
-    if any(isinstance(plan, QueryPlan) for plan in own.config.plans(n_parties)):
+    if _asks(own, n_parties):
         raise ConfigError(
             f"Noise on embeddings protects no other messages: method {own.method} asks "
             "parties for counts, sums or values of its own. Got 'embedding_noise' or "
@@ -133,11 +165,22 @@ def embedding_noise(
         )
     if data.embedding_epsilon is None:
         return ClippedNoise(data.embedding_clip, data.embedding_noise)
-    times = n_embeddings(own, n_parties, evaluation) * n_seeds
+    times = n_embeddings(own, n_parties, evaluation, n_rows) * n_seeds
     by_sensitivity = noise_for(data.embedding_epsilon, delta, times)
     one = ClippedNoise(data.embedding_clip, 1.0)
     noise = by_sensitivity * one.sensitivity / one.clip
     return ClippedNoise(data.embedding_clip, noise)
+
+
+def with_noise(own: Settings, extent: Extent) -> Settings:
+    """Return the settings with as much noise as `embedding_epsilon` asks for."""
+    noise = embedding_noise(own, *extent)
+    if noise is None:
+        return own
+    of_rows = dataclasses.replace(
+        own.data, embedding_noise=noise.noise, embedding_epsilon=None
+    )
+    return dataclasses.replace(own, data=of_rows)
 
 
 def n_gradients(own: Settings, n_parties: int) -> int:
@@ -146,20 +189,28 @@ def n_gradients(own: Settings, n_parties: int) -> int:
     return sum(math.ceil(p.n_epochs) for p in plans if isinstance(p, TrainPlan))
 
 
-def n_embeddings(own: Settings, n_parties: int, evaluation: Evaluation = "end") -> int:
+def n_embeddings(
+    own: Settings, n_parties: int, evaluation: Evaluation = "end", n_rows: int = 0
+) -> int:
     """Return how many embeddings of a row leave a party in one seed, at most.
 
-    A training row goes through every epoch, held out or not, and is perhaps among those
-    of stage 2; a test row is scored. With ``epochs`` both are, after every stage, too.
+    A training row goes through every epoch, or with `n_rows` of them is held out, and
+    looked at as often as these are; it is perhaps among those of stage 2. A test row is
+    scored. With ``epochs`` both are, after every stage, too.
     """
     plans = own.config.plans(n_parties)
-    n_passes = n_gradients(own, n_parties) + (own.config.stored() is not None)
+    n_passes = sum(
+        max(math.ceil(plan.n_epochs), plan.n_looks(n_rows))
+        for plan in plans
+        if isinstance(plan, TrainPlan)
+    )
+    n_passes += own.config.stored() is not None
     if evaluation == "epochs":
         n_passes += n_gradients(own, n_parties) + len(plans)
     return max(n_passes, 1)
 
 
-# ------------------------------------------------------------------------ the accountant
+# ----------------------------------------------------------------------- the accountant
 
 
 def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
@@ -168,6 +219,11 @@ def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
     >>> epsilon_of([Releases("randomised response", 3.0)], delta=0.0)
     3.0
     """
+    return _composed(tuple(releases), delta)
+
+
+@functools.cache
+def _composed(releases: tuple[Releases, ...], delta: float) -> float:
     if not releases:
         return 0.0
     if len(releases) == 1 and releases[0].kind == "randomised response":
@@ -179,6 +235,7 @@ def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
+@functools.cache
 def noise_for(epsilon: float, delta: float, times: int) -> float:
     """Return the deviation, by the sensitivity, of so many Gaussian releases."""
     dp = _library()

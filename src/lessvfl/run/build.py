@@ -86,7 +86,8 @@ class Builder:
     """Builds everything of a run out of its settings, seeds and device.
 
     A party's weights and its own random streams come from `private` seeds, the shared
-    ones unless given.
+    ones unless given. Noise is as much as settings say: `accounting.with_noise` has put
+    it in the place of an epsilon.
     """
 
     def __init__(
@@ -236,6 +237,7 @@ class Builder:
 
     def _embedding_guard(self) -> EmbeddingGuard | None:
         own = self.settings.data
+        assert own.embedding_epsilon is None, "noise is in its place"
         if own.embedding_noise == 0:
             return None
         mechanism = ClippedNoise(own.embedding_clip, own.embedding_noise)

@@ -28,8 +28,9 @@ from lessvfl.core.power import Sight, correlation_of
 from lessvfl.core.trees.networks import TreeSum
 from lessvfl.core.trees.votes import VoteSum
 from lessvfl.data import PartyTable, Problem, class_counts
+from lessvfl.run.accounting import Spend
 from lessvfl.run.profiles import Settings
-from lessvfl.terms import MEASURES, Event, Task
+from lessvfl.terms import MEASURES, Event, PartyId, Task
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import Parties
 
@@ -279,12 +280,40 @@ def bill_of(ledger: Ledger, replica: int) -> dict[str, Any]:
     }
 
 
+def privacy(
+    labels: Spend | None,
+    columns: Mapping[PartyId, Spend | None],
+    unpriced: Sequence[str],
+) -> dict[str, Any]:
+    """Return what a run spends, by side, as an entry of its numbers.
+
+    `unpriced` are the defences that have no epsilon. Nothing where no defence is on.
+    """
+    if labels is None and not unpriced and not any(columns.values()):
+        return {}
+    return {
+        "privacy": {
+            "labels": None if labels is None else labels.numbers(),
+            "columns": {
+                name: None if one is None else one.numbers()
+                for name, one in columns.items()
+            },
+            "unpriced": list(unpriced),
+        }
+    }
+
+
 def class_share(problem: Problem) -> float | None:
-    """Return the share of the rarer of two classes; None where there are not two."""
-    counts = rows_by_class(problem) or {}
-    if len(counts) != 2 or not min(counts.values()):
+    """Return the share of the rarer of two classes; None where there are not two.
+
+    Parties may be told. Of labels that are randomised it is that of the training rows:
+    test rows, whose labels are as they are, are for training in another seed.
+    """
+    if problem.n_classes != 2:
         return None
-    return min(counts.values()) / sum(counts.values())
+    y_test = problem.y_test[:0] if problem.is_randomised else problem.y_test
+    counts = class_counts(problem.y_train, y_test, 2)
+    return float(counts.min() / counts.sum()) if counts.min() else None
 
 
 def by_class(

@@ -22,7 +22,8 @@ from lessvfl.core.party_data import Outcome
 from lessvfl.data import Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError
 from lessvfl.party import Party
-from lessvfl.run import numbers, profiles
+from lessvfl.run import accounting, numbers, profiles
+from lessvfl.run.accounting import Extent
 from lessvfl.run.build import (
     Builder,
     Networks,
@@ -34,7 +35,7 @@ from lessvfl.run.fitted import FittedModel, FittedParty
 from lessvfl.run.profiles import Settings
 from lessvfl.run.ratings import ratings_of
 from lessvfl.run.recorder import Recorder
-from lessvfl.terms import Event, Progress, Stage
+from lessvfl.terms import Evaluation, Event, PartyId, Progress, Stage
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.messages import Transport
@@ -93,6 +94,35 @@ class Job:
     device: str = "cpu"
     networks: Networks = Networks()
     curve: bool = True
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """Return when test rows are scored.
+
+        With noise on embeddings at the end alone, as between machines: every evaluation
+        tells of the rows once more.
+        """
+        if not self.curve:
+            return "nothing"
+        return "end" if self.settings.data.has_noise else "epochs"
+
+    def privacy(self, n_seeds: int, parties: Sequence[PartyId]) -> dict[str, Any]:
+        """Return what so many seeds together spend, as an entry of a run's numbers.
+
+        Every seed counts, each with all that it may send of a row: a simulation splits
+        the same table anew for each, so that a row may be in all of them.
+        """
+        own, n_classes = self.settings, len(self.dataset.label_names)
+        data.check_labels(self.dataset, own.labels)
+        labels = accounting.of_labels(own, n_classes, len(parties), n_seeds)
+        columns = accounting.of_columns(own, *self.extent(n_seeds, len(parties)))
+        of_each = dict.fromkeys(parties, columns)
+        return numbers.privacy(labels, of_each, accounting.unpriced(own))
+
+    def extent(self, n_seeds: int, n_parties: int) -> Extent:
+        """Return how often rows are in so many seeds."""
+        n_rows = self.dataset.X.n_rows
+        return Extent(n_parties, self.evaluation, n_seeds, n_rows=n_rows)
 
     def problem(self, seed: int) -> Problem:
         """Prepare the rows of one seed."""
@@ -164,6 +194,10 @@ def simulate(
     for index, replica in enumerate(replicas):
         key = (_signature(problems[replica.seed]), index if alone else None)
         batches.setdefault(key, []).append(index)
+    parties = [table.name for table in problems[replicas[0].seed].parties]
+    spent = job.privacy(len(replicas), parties)  # refused before the hours
+    extent = job.extent(len(replicas), len(parties))
+    noisy = accounting.with_noise(job.settings, extent)
     runs: dict[int, Run] = {}
     teller = _ProgressReporter(progress)
     for indices in batches.values():
@@ -171,8 +205,9 @@ def simulate(
         if progress is not None and len(chosen) == 1:
             progress.begin_seed(chosen[0].seed, indices[0] + 1, len(replicas))
         own = [problems[r.seed] for r in chosen]
-        batch = _Batch(job, chosen, own, teller, around)
+        batch = _Batch(job, noisy, chosen, own, teller, around)
         for index, run in zip(indices, batch.run(), strict=True):
+            run.numbers.update(spent)
             runs[index] = run
             done(run)
     return [runs[index] for index in range(len(replicas))]
@@ -231,6 +266,7 @@ class _Batch:
     def __init__(
         self,
         job: Job,
+        settings: Settings,
         replicas: list[Replica],
         problems: list[Problem],
         teller: _ProgressReporter,
@@ -243,17 +279,16 @@ class _Batch:
         self.problems = problems
         first, seeds = problems[0], [replica.seed for replica in replicas]
         device = resolve_device(job.device, first.largest_table)
-        self.build = Builder(job.settings, seeds, device.type, job.networks)
+        self.build = Builder(settings, seeds, device.type, job.networks)
         self.labels = self.build.server_labels(problems)
         y_test = self.build.labels([p.y_test for p in problems], first.task)
-        when = "epochs" if job.curve else "nothing"
         self._tested: dict[int, Tensor] = {}
         self.recorder = Recorder(
             problems,
             self.labels.y,
             y_test,
             teller.observe,
-            when,
+            job.evaluation,
             scored=teller.scored,
             tested=self._tested.__setitem__,
         )
