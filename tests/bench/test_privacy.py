@@ -58,9 +58,8 @@ def spied(n_classes: int = 2) -> tuple[PartyView, AnyArray]:
     """Return what the party of noise sees, and the labels."""
     run, recording = a_run(n_classes)
     problem = run.problem
-    X = problem.parties[0].X_train
-    view = party_view(recording, Shared.of(problem, 0), "spy", X)
-    return view, problem.y_train
+    own = problem.parties[0], run.model.parties[0]
+    return party_view(recording, Shared.of(problem, 0), *own), problem.y_train
 
 
 # -- traffic ---------------------------------------------------------------------------
@@ -86,7 +85,7 @@ def test_gradients_are_of_the_rows_that_the_party_trains_on(monkeypatch):
     monkeypatch.setattr(Party, "_descend", listen)
     run, recording = study.recorded(a_job(), 0)
     shared = Shared.of(run.problem, 0)
-    view = party_view(recording, shared, "spy", run.problem.parties[0].X_train)
+    view = party_view(recording, shared, run.problem.parties[0], run.model.parties[0])
     looks = iter(view.gradients.values())
     rows, gradient = trained[0]
     np.testing.assert_allclose(next(looks)[rows], gradient, rtol=1e-6)
@@ -127,10 +126,10 @@ def test_attacks_see_the_same_traffic_between_machines(tmp_path, monkeypatch):
     found = []
     for recording in (near, far):
         view = server_view(recording, shared, list(test_remote.HELD), y)
-        found.append(study.attacked(recording, view, run.problem, y, 0))
+        found.append(study.attacked(recording, view, run, y, 0))
     assert found[0] == found[1]
-    X = run.problem.parties[0].X_train
-    views = [party_view(one, shared, "clinic", X) for one in (near, far)]
+    own = run.problem.parties[0], run.model.parties[0]
+    views = [party_view(one, shared, *own) for one in (near, far)]
     for key, look in views[0].gradients.items():
         np.testing.assert_array_equal(look, views[1].gradients[key])
 
@@ -173,7 +172,7 @@ def test_a_network_that_learnt_labels_is_completed():
     X = rng.normal(size=(500, 40))
     X[:, 0] += 2 * y
     learnt = {("train", 0): X[:, :1]}
-    found = labels.completion(PartyView("clinic", X, learnt, learnt), y, 2, 0)
+    found = labels.completion(PartyView("clinic", X, learnt, X[:, :1]), y, 2, 0)
     assert found["score"] > found["control"] + 0.05
     assert abs(found["shuffled"] - 0.5) < 0.1
 
@@ -296,25 +295,25 @@ def test_a_defence_is_compared_with_none():
 
 def test_a_defence_is_run_with_its_settings_or_left_out(tmp_path, monkeypatch):
     few = {"train_epochs": 1}
-    bundles = {name: {**few, **study.DEFENCES[name]} for name in ("none", "marvell")}
+    bundles = {name: {**few, **study.DEFENCES[name]} for name in ("none", "marvell-4")}
     monkeypatch.setattr(study, "DEFENCES", bundles)
     tables_of = {
         name: replace(a_job(n).dataset, n_parties=2)
         for name, n in (("two", 2), ("three", 3))
     }
     monkeypatch.setattr(data, "load", lambda name, data_dir: tables_of[name])
-    asked = study.Privacy(tuple(tables_of), defences=("none", "marvell"), seeds=(0,))
+    asked = study.Privacy(tuple(tables_of), defences=("none", "marvell-4"), seeds=(0,))
     found = run_study(asked, out=tmp_path)
     for case in asked.cases():
-        assert ("skipped" in found[case]) == (case[:3:2] == ("three", "marvell"))
+        assert ("skipped" in found[case]) == (case[:3:2] == ("three", "marvell-4"))
     side = {
         row["defence"]: row["leak"]
         for row in tables.attack_rows(tables.by_defence(found))
         if row["attack"] == "labels by side of gradients" and row["data"] == "two"
     }
-    assert float(side["marvell"]) < float(side["none"])
+    assert float(side["marvell-4"]) < float(side["none"])
     text = asked.page(found, tmp_path).read_text()
-    assert "Defence: marvell" in text
+    assert "Defence: marvell-4" in text
     assert "is of two classes" in text
 
 
