@@ -18,6 +18,7 @@ from lessvfl.run import profiles, simulate
 from lessvfl.wire import messages
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.parties import Parties
+from lessvfl_bench.pages import again
 from lessvfl_bench.privacy import counts, labels, study, tables, values
 from lessvfl_bench.privacy.traffic import (
     AnyArray,
@@ -128,8 +129,8 @@ def test_attacks_see_the_same_traffic_between_machines(tmp_path, monkeypatch):
         view = server_view(recording, shared, list(test_remote.HELD), y)
         found.append(study.attacked(recording, view, run, y, 0))
     assert found[0] == found[1]
-    own = run.problem.parties[0], run.model.parties[0]
-    views = [party_view(one, shared, *own) for one in (near, far)]
+    ends = run.problem.parties[0], run.model.parties[0]
+    views = [party_view(one, shared, *ends) for one in (near, far)]
     for key, look in views[0].gradients.items():
         np.testing.assert_array_equal(look, views[1].gradients[key])
 
@@ -313,6 +314,8 @@ def test_a_defence_is_run_with_its_settings_or_left_out(tmp_path, monkeypatch):
     }
     assert float(side["marvell-4"]) < float(side["none"])
     text = asked.page(found, tmp_path).read_text()
+    page = again.privacy(tmp_path / "privacy.json")
+    assert page.read_text() == text
     assert "Defence: marvell-4" in text
     assert "is of two classes" in text
 

@@ -16,12 +16,12 @@ from lessvfl.data import PartyTable
 from lessvfl.errors import ConfigError
 from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
+from lessvfl.run.bundles import BUNDLES
 from lessvfl.run.simulate import Job, Run
-from lessvfl.terms import plural
 from lessvfl.wire.messages import Transport
 from lessvfl_bench.pages.privacy import build_privacy
 from lessvfl_bench.privacy import counts, labels, tables, values
-from lessvfl_bench.privacy.tables import NOTHING, PARTS
+from lessvfl_bench.privacy.tables import NOTHING, PARTS, SPURIOUS
 from lessvfl_bench.privacy.traffic import (
     AnyArray,
     LargerSteps,
@@ -50,12 +50,11 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "embedding-noise-0.3": {"embedding_noise": 0.3},
     "embedding-noise-1": {"embedding_noise": 1.0},
     "embedding-noise-3": {"embedding_noise": 3.0},
-    "first-layer-noise-1": {"embedding_noise": 1.0, "noise_at": "first-layer"},
     "one-component": {"embedding_size": 1},
     "four-bits": {"bits": 4},
     "all-bits": {"bits": 32},
+    **{name: dict(bundle.settings) for name, bundle in BUNDLES.items()},
 }
-SPURIOUS = 0.5
 FACTOR = 10.0  # of the steps of a party that completes its model actively
 
 PrivacyCase = tuple[str, str, str, str, int]
@@ -71,7 +70,8 @@ class Privacy(Study):
     leak is an attack's score less its control: the same attacker without the traffic.
     'shuffled' is the attack where labels or rows are in random order. Labels are scored
     by AUC, of several classes in the mean over classes, columns by R2; both are means
-    over parties and seeds. DCS is the Defence Capability Score of VFLAIR.
+    over parties and seeds. 'standard' and 'strict' are those of --privacy. DCS is the
+    Defence Capability Score of VFLAIR.
     """
 
     data: NameList = option(DATA, "By name or file.")
@@ -150,8 +150,7 @@ class Privacy(Study):
 
     def page(self, found: Mapping[Any, Any], out: Path) -> Path:
         """Write the page of all of it."""
-        about = f"{plural(len(self.seeds), 'seed')}, planted noise {SPURIOUS:g}"
-        return build_privacy(about, found, out)
+        return build_privacy(found, out)
 
 
 def recorded(job: Job, seed: int, pushing: str | None = None) -> tuple[Run, Recording]:

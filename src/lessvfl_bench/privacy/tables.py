@@ -12,6 +12,7 @@ from lessvfl_bench.privacy import counts
 from lessvfl_bench.study import mean, number
 
 NOTHING = "none"
+SPURIOUS = 0.5  # planted noise, a share of each party's columns
 BETA = 0.5  # the weight of the main task in the Defence Capability Score, as VFLAIR's
 PARTS = ("score", "control", "shuffled")
 ALIGNED: tuple[Mode, ...] = ("psi", "plain")  # modes that tell of ids
@@ -21,6 +22,8 @@ WORTH = {
     "real": "real kept",
     "megabytes": "MB both ways",
 }
+
+TASK = {key: head for key, head in WORTH.items() if key != "megabytes"}
 
 RunKey = tuple[str, str, str]  # data set, method and defence
 DefendedRuns = dict[RunKey, list[dict[str, Any]]]  # of all seeds
@@ -96,12 +99,48 @@ def attack_rows(runs: DefendedRuns) -> list[Cells]:
                 | {"attack": attack}
                 | {part: f"{found[part]['mean']:.3f}" for part in PARTS}
                 | {
-                    "leak": f"{score - control:+.3f}",
+                    "leak": leak_text(some, attack),
                     "DCS": f"{capability(score, worth, undefended):.3f}",
                     "DCS above chance": f"{capability(above, *main):.3f}",
                 }
             )
     return rows
+
+
+def leak_tables(runs: DefendedRuns) -> dict[str, list[Cells]]:
+    """Return by data set and method the leak of every attack, a row a defence."""
+    places: dict[str, DefendedRuns] = {}
+    for key, some in runs.items():
+        places.setdefault(f"Leak on {key[0]}, {key[1]}", {})[key] = some
+    found = {}
+    for title, own in places.items():
+        names = dict.fromkeys(
+            name for some in own.values() for name in attacks_of(some)
+        )
+        found[title] = [
+            {"defence": defence}
+            | {head: number(mean(some, key)) for key, head in TASK.items()}
+            | {name: leak_text(some, name) for name in names}
+            for (*_, defence), some in own.items()
+        ]
+    return found
+
+
+def leak_text(some: Sequence[Mapping[str, Any]], attack: str) -> str:
+    """Write the leak of an attack, nothing where it was not there."""
+    return f"{leak(some, attack):+.3f}" if attack in attacks_of(some) else ""
+
+
+def leak(some: Sequence[Mapping[str, Any]], attack: str) -> float:
+    """Return an attack's score less its control, a mean over seeds."""
+    found = spreads(some, attack)
+    return found["score"]["mean"] - found["control"]["mean"]
+
+
+def worst(some: Sequence[Mapping[str, Any]], about: str) -> float:
+    """Return the leak of the attack on labels, or columns, that finds most."""
+    leaks = [leak(some, name) for name in attacks_of(some) if name.startswith(about)]
+    return max(leaks, default=0.0)
 
 
 def capability(attack: float, worth: float, undefended: float) -> float:
@@ -140,6 +179,7 @@ def tables(found: Mapping[Any, Any]) -> dict[str, list[Cells]]:
     runs = by_defence(found)
     every = {
         "Runs": run_rows(runs),
+        **leak_tables(runs),
         "Attacks": attack_rows(runs),
         "The share of features that a party kept, by R2": kept_rows(runs),
         "Whether another side has an id of one's own, by AUC": member_rows(),
