@@ -289,9 +289,33 @@ def test_a_defence_is_compared_with_none():
     runs = {("d", "m", "none"): a_run(1.0, 0.9), ("d", "m", "noise"): a_run(0.5, 0.7)}
     none, noise = (list(row.values())[-3:] for row in tables.attack_rows(runs))
     assert none == ["+0.500", "0.586", "0.586"]
+    (matrix,) = tables.leak_tables(runs).values()
+    assert [row["labels"] for row in matrix] == ["+0.500", "+0.000"]
     plain = 1 / (1 + (0.5 * 0.5**2 + 0.5 * 0.2**2) ** 0.5)
     above = 1 / (1 + (0.5 * 0.4**2) ** 0.5)  # the attack is at its control
     assert noise == ["+0.000", f"{plain:.3f}", f"{above:.3f}"]
+
+
+def test_the_worst_leaks_of_data_sets_are_side_by_side():
+    def a_run(**scores):
+        attacks = {
+            name.replace("_", " "): {"score": score, "control": 0.5, "shuffled": 0.5}
+            for name, score in scores.items()
+        }
+        worth = {"balanced_accuracy": 0.9, "noise": 1.0, "real": 0.25}
+        return [{"attacks": attacks, **worth}]
+
+    runs = {
+        ("a", "m", "none"): a_run(
+            labels_by_norm=0.6, labels_by_side=0.9, columns_by=0.7
+        ),
+        ("b", "m", "none"): a_run(labels_by_side=1.0),
+        ("a", "m", "noise"): a_run(labels_by_side=0.4),
+    }
+    none, noise = tables.worst_rows(runs)
+    assert (none["a"], none["b"]) == ("+0.40 / +0.20", "+0.50 / +0.00")
+    assert (noise["a"], noise["b"]) == ("-0.10 / +0.00", "")
+    assert tables.task_rows(runs)[0]["a"] == "0.90 / 1.00 / 0.25"
 
 
 def test_a_defence_is_run_with_its_settings_or_left_out(tmp_path, monkeypatch):
