@@ -17,6 +17,15 @@ from numpy.typing import NDArray
 GradientDefenceName = Literal["none", "marvell", "max-norm", "gaussian"]
 GRADIENT_DEFENCES: tuple[GradientDefenceName, ...] = get_args(GradientDefenceName)
 
+# What may be set against what messages tell, and whether it has a price.
+DEFENCES: dict[str, str] = {
+    "label_epsilon": "randomised labels; the price is this epsilon",
+    "gradient_defence=gaussian": "noise on gradients; priced",
+    "gradient_defence=marvell": "noise on gradients of two classes; has no epsilon",
+    "gradient_defence=max-norm": "gradients stretched at random; has no epsilon",
+    "embedding_epsilon, embedding_noise": "noise on embeddings; priced",
+}
+
 ReleaseKind = Literal["randomised response", "gaussian"]
 
 

@@ -148,12 +148,19 @@ def methods(
     """List the methods, or the settings that a method will use."""
     from lessvfl import data as tables
     from lessvfl import methods as registry
+    from lessvfl.mechanisms import DEFENCES
     from lessvfl.run import profiles
+    from lessvfl.run.bundles import BUNDLES
     from lessvfl.settings import fields_of, kind_of
 
     if name is None:
         for method in registry.METHODS.values():
             typer.echo(f"{method.name}: {method.summary} ({method.reference})")
+        typer.echo("\nDefences, as settings of the side that is protected:")
+        for defence, what in DEFENCES.items():
+            typer.echo(f"{defence}: {what}")
+        for title, bundle in BUNDLES.items():
+            typer.echo(bundle.words(title))
         return
     if data is None:
         datasets = profiles.examples()

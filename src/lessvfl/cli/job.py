@@ -98,6 +98,10 @@ class JobOptions(TableOptions):
         list[str] | None,
         typer.Option("--set", help="Any setting: KEY=VALUE; 'data.KEY' for synthetic."),
     ] = None
+    privacy: Annotated[
+        str | None,
+        typer.Option(help="Defences: standard or strict; --set overrides single ones."),
+    ] = None
     target: Annotated[
         str | None, typer.Option(help="'paper': also give the cost to its target.")
     ] = None
@@ -106,6 +110,7 @@ class JobOptions(TableOptions):
         """Read what the options say, and load the data."""
         from lessvfl import data
         from lessvfl.run import profiles
+        from lessvfl.run.bundles import bundle_of
         from lessvfl.run.simulate import Job
 
         if not self.data:
@@ -118,7 +123,8 @@ class JobOptions(TableOptions):
                 f"The '--target' option must be paper. Got {self.target!r}."
             )
         given, options = _read_settings(self.set_ or [])
-        overrides: dict[str, Any] = {**given}
+        chosen = {} if self.privacy is None else bundle_of(self.privacy).settings
+        overrides: dict[str, Any] = {**chosen, **given}
         if self.missing_values:
             if "missing_values" in overrides:
                 raise ConfigError(
@@ -150,6 +156,7 @@ class JobOptions(TableOptions):
             spurious=_read_spurious(self.spurious),
             groups=self.read_groups(),
             device=device,
+            bundle=self.privacy,
         )
         seeds = data.fold_seeds(seeds, settings.data.folds)
         return _LoadedJob(job, seeds, options, self.target is not None)

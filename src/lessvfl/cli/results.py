@@ -57,7 +57,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_summary(records: list[RunRecord]) -> None:
     """Print the key numbers of records, one column each."""
-    from lessvfl.report import sentences, verdicts
+    from lessvfl.report import privacy, sentences, verdicts
 
     for record in records:
         say(sentences.headline(record))
@@ -70,6 +70,7 @@ def print_summary(records: list[RunRecord]) -> None:
             *sentences.seen(record),
             *sentences.emptied(record),
             *sentences.undefined(record),
+            *privacy.spent(record),
         ):
             say(sentence)
         if predicted := sentences.predicted_words(record):

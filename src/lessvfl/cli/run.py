@@ -68,6 +68,8 @@ def run(
     if out is not None:
         folder.claim(out)  # before the hours, not after them
     tell_changes(job, read.seeds[0], asked.data)
+    _tell_bundle(asked)
+    _tell_privacy(job, read.seeds)
     names = (job.settings.method, job.dataset.name)
     status = Status("" if out is None else out.name, *names, begun=start.began())
     with tracked(track, "-".join(names), out, status) as finish:
@@ -110,6 +112,7 @@ def try_(
             results.say(line, err=True)
 
     tell_changes(read.job, read.seeds[0], asked.data)
+    _tell_bundle(asked)
     watch = functools.partial(terminal.show, quiet=quiet, times=False)
     how = localhost.Between(align, evaluation)
     title = f"{read.job.settings.method}-{read.job.dataset.name}"
@@ -263,6 +266,25 @@ def _run_and_save(
             typer.echo(f"The earlier run in '{out}' is replaced.", err=True)
         folder.save(out, record, runs)
     return record
+
+
+def _tell_bundle(asked: JobOptions) -> None:
+    """Say on standard error what the chosen defences are, and what they cost."""
+    from lessvfl.run.bundles import bundle_of
+
+    if asked.privacy is not None:
+        results.say(bundle_of(asked.privacy).words(asked.privacy), err=True)
+
+
+def _tell_privacy(job: Job, seeds: list[int]) -> None:
+    """Say on standard error what a run would spend of privacy, before it begins."""
+    from lessvfl.data.check import held_columns
+    from lessvfl.report import privacy
+
+    held = held_columns(job.dataset, job.parties, job.settings.data, seeds[0])
+    found = job.privacy(len(seeds), list(held)).get("privacy")
+    for line in privacy.lines(found, "would spend"):
+        results.say(f"privacy: {line}", err=True)
 
 
 def _say(record: RunRecord, out: Path | None, as_json: bool) -> None:

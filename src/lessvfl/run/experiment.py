@@ -28,6 +28,7 @@ def bare_header(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
         parties=job.parties,
         spurious=job.spurious,
         groups=job.groups,
+        **({} if job.bundle is None else {"privacy_bundle": job.bundle}),
     )
 
 

@@ -84,6 +84,8 @@ class Job:
         Networks of one's own.
     curve : bool
         Whether to score after every epoch.
+    bundle : str, optional
+        The bundle of defences that was chosen, which the record names.
     """
 
     dataset: Dataset
@@ -94,6 +96,7 @@ class Job:
     device: str = "cpu"
     networks: Networks = Networks()
     curve: bool = True
+    bundle: str | None = None
 
     @property
     def evaluation(self) -> Evaluation:

@@ -24,7 +24,7 @@ WORTH = {
 
 RunKey = tuple[str, str, str]  # data set, method and defence
 DefendedRuns = dict[RunKey, list[dict[str, Any]]]  # of all seeds
-TableRow = dict[str, str]
+Cells = dict[str, str]
 
 
 def by_defence(found: Mapping[Any, Any]) -> DefendedRuns:
@@ -46,11 +46,11 @@ def skipped(found: Mapping[Any, Any]) -> list[str]:
     return list(left_out)
 
 
-def _heads(key: RunKey) -> TableRow:
+def _heads(key: RunKey) -> Cells:
     return dict(zip(("data", "method", "defence"), key, strict=True))
 
 
-def run_rows(runs: DefendedRuns) -> list[TableRow]:
+def run_rows(runs: DefendedRuns) -> list[Cells]:
     """Return what runs are worth, means over seeds."""
     return [
         _heads(key) | {head: number(mean(some, what)) for what, head in WORTH.items()}
@@ -76,7 +76,7 @@ def attacks_of(some: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in first if all(name in other for other in others)]
 
 
-def attack_rows(runs: DefendedRuns) -> list[TableRow]:
+def attack_rows(runs: DefendedRuns) -> list[Cells]:
     """Return a row for every attack: means over seeds, the leak and DCS."""
     rows = []
     for key, some in runs.items():
@@ -114,7 +114,7 @@ def capability(attack: float, worth: float, undefended: float) -> float:
     return 1 / (1 + math.sqrt((1 - BETA) * attack**2 + BETA * lost**2))
 
 
-def kept_rows(runs: DefendedRuns) -> list[TableRow]:
+def kept_rows(runs: DefendedRuns) -> list[Cells]:
     """Return a row for every kind of count that tells how much parties kept."""
     rows = []
     for key, some in runs.items():
@@ -125,7 +125,7 @@ def kept_rows(runs: DefendedRuns) -> list[TableRow]:
     return rows
 
 
-def member_rows() -> list[TableRow]:
+def member_rows() -> list[Cells]:
     """Return what alignment tells each side of its own ids."""
     return [
         {"alignment": mode, "who": side}
@@ -135,7 +135,7 @@ def member_rows() -> list[TableRow]:
     ]
 
 
-def tables(found: Mapping[Any, Any]) -> dict[str, list[TableRow]]:
+def tables(found: Mapping[Any, Any]) -> dict[str, list[Cells]]:
     """Return every table by its title, those that have rows."""
     runs = by_defence(found)
     every = {

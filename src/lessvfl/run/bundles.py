@@ -1,0 +1,46 @@
+"""Bundles of defences, as ``--privacy`` chooses one: settings, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from lessvfl.settings import unknown
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Settings of defences that are chosen together; single ones may be set anew."""
+
+    settings: Mapping[str, Any]
+    cost: str  # in one sentence
+
+    def words(self, name: str) -> str:
+        """Say what it sets, and what that costs."""
+        pairs = ", ".join(f"{key}={value}" for key, value in self.settings.items())
+        return f"--privacy {name} sets {pairs}. {self.cost}"
+
+
+BUNDLES: Mapping[str, Bundle] = MappingProxyType(
+    {
+        "standard": Bundle(
+            MappingProxyType({"gradient_defence": "max-norm"}),
+            "Gradients no longer say by their length whose label is rare; there is no "
+            "epsilon.",
+        ),
+        "strict": Bundle(
+            MappingProxyType({"label_epsilon": 1.0, "embedding_noise": 1.0}),
+            "Labels and embeddings have an epsilon; fewer features are found, and the "
+            "model is less accurate.",
+        ),
+    }
+)
+
+
+def bundle_of(name: str) -> Bundle:
+    """Return a bundle by its name, or refuse another name."""
+    if name not in BUNDLES:
+        raise unknown("privacy", name, BUNDLES)
+    return BUNDLES[name]
