@@ -38,7 +38,7 @@ for check in json.loads(sys.argv.pop()):
 NOT_NEEDED = (
     *("matplotlib", "polars", "grpc", "pyarrow.flight", "typer", "cryptography"),
     *("lessvfl.cli", "lessvfl.remote", "lessvfl.report", "lessvfl.wire.flight"),
-    *("torch._dynamo", "torch._inductor", "sympy"),
+    *("torch._dynamo", "torch._inductor", "sympy", "dp_accounting"),
 )
 ESTIMATOR = f"""
 import warnings

@@ -25,6 +25,7 @@ from lessvfl.errors import LessVFLWarning
 from lessvfl.report import pixels
 from lessvfl.report.finding import finding
 from lessvfl.run import profiles
+from lessvfl.run.bundles import BUNDLES, Bundle
 from lessvfl.run.folder import load
 from lessvfl.run.record import RunRecord
 
@@ -54,6 +55,48 @@ def test_version(run_cli):
     assert (result.code, result.out) == (0, f"lessvfl {lessvfl.__version__}\n")
 
 
+def test_a_bundle_of_defences_is_said_and_can_be_changed(
+    run_cli, tmp_path, monkeypatch
+):
+    mine = Bundle({"label_epsilon": 2.0, "gradient_defence": "marvell"}, "It costs.")
+    monkeypatch.setattr("lessvfl.run.bundles.BUNDLES", {"mine": mine})
+    out = tmp_path / "run"
+    asked = ("--set", "train_epochs=1", "--set", "label_epsilon=3", "--quiet")
+    where = ("--privacy", "mine", "--out", str(out))
+    result = run_cli("run", "breast-cancer", *asked, *where)
+    assert result.code == 0, result.err
+    assert "--privacy mine sets label_epsilon=2.0, gradient_defence=marvell" in (
+        " ".join(result.err.split())
+    )
+    assert "It costs." in result.err
+    assert "privacy: this run would spend epsilon 3 (delta 0) of every label" in (
+        result.err
+    )
+    assert "privacy: marvell has no epsilon" in result.err
+    assert "Privacy: this run spends epsilon 3 (delta 0) of every label." in result.out
+    record = RunRecord.read(out)
+    assert record.header["privacy_bundle"] == "mine"
+    assert record.header["config"]["label_epsilon"] == 3.0
+    assert record.runs[0]["privacy"]["unpriced"] == ["marvell"]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<h2>Privacy</h2>" in page
+    assert "Chosen by --privacy mine." in page
+    assert "the label of one row is another" in page
+    again = run_cli("run", "--config", str(out / "run.yaml"), "--quiet")
+    assert "privacy: marvell has no epsilon" in again.err
+
+
+def test_an_unknown_bundle_is_refused(run_cli):
+    result = run_cli("run", "breast-cancer", "--privacy", "none", "--quiet")
+    assert result.code == 2
+    assert "Unknown privacy 'none'. Known: standard, strict." in result.err
+
+
+def test_a_plain_run_says_nothing_of_privacy(run_cli):
+    result = run_cli("run", "breast-cancer", "--set", "train_epochs=1", "--quiet")
+    assert "rivacy" not in result.out + result.err
+
+
 @pytest.mark.parametrize("command", [[], ["run"], ["data"], ["report"], ["compare"]])
 def test_help(run_cli, command):
     result = run_cli(*command, "--help")
@@ -64,7 +107,10 @@ def test_help(run_cli, command):
 def test_methods(run_cli):
     result = run_cli("methods")
     assert result.code == 0
-    names = [line.split(":")[0] for line in result.out.splitlines()]
+    known, _, defences = result.out.partition("\n\nDefences")
+    names = [line.split(":")[0] for line in known.splitlines()]
+    assert "gradient_defence=marvell: " in defences
+    assert all(f"--privacy {name} sets " in defences for name in BUNDLES)
     assert names[:3] == ["less-vfl-auto", "less-vfl", "local-lasso"]
     assert names == list(methods.METHODS)
 

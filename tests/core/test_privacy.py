@@ -9,17 +9,21 @@ import pytest
 import torch
 from scipy import optimize
 
+from lessvfl.core.lifted import Lifted
 from lessvfl.core.losses import row_losses
+from lessvfl.core.network import MLP
 from lessvfl.core.privacy import (
     ClippedNoise,
     EmbeddingGuard,
     GradientDefence,
     marvell_variances,
 )
+from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import RandomisedResponse
 from lessvfl.terms import Task
 
 N = 200_000
+FORMAT = (torch.float64, torch.device("cpu"))
 
 
 def draws(n: int = N) -> np.ndarray:
@@ -184,3 +188,34 @@ def test_the_loss_is_of_the_label_that_is_told(n_classes):
     assert torch.allclose(found, wanted)
     nearly = row_losses(z, y, task, flips=1e-12)
     assert torch.allclose(nearly, row_losses(z, y, task), atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "none"])
+@pytest.mark.parametrize("n_replicas", [1, 2])
+def test_the_gradient_goes_back_through_noise_on_the_first_layer(
+    activation, n_replicas
+):
+    seeds = tuple(range(n_replicas))
+    net = MLP.create((5, 6, 3), activation, seeds, "a", *FORMAT, 4.0)
+    guard = EmbeddingGuard(ClippedNoise(2.0, 0.3), seeds, inside=True)
+    x, along = torch.randn(1, 40, 5).double(), torch.randn(n_replicas, 40, 3).double()
+    noisy = guard.around(net)
+    passes = noisy.passes(inputs=n_replicas == 1)
+    leaf = x.expand(n_replicas, -1, -1).clone().requires_grad_()
+    h = noisy(leaf)
+    assert torch.allclose(passes.forward(x), h)  # the same rows, the same noise
+    first = torch.baddbmm(net.biases[0].unsqueeze(1), leaf, net.weights[0].mT)
+    assert (guard.mechanism.factors(first) < 1).any()
+    inputs = [*net.parameters(), *([leaf] if n_replicas == 1 else [])]
+    wanted = torch.autograd.grad(h, inputs, along)
+    for found, one in zip(passes.back(along), wanted, strict=True):
+        assert torch.allclose(found, one)
+    assert not torch.allclose(net(leaf), h)
+    clear = guard.clear(h, net, x)
+    assert torch.allclose(clear, net(x))
+
+
+def test_noise_on_the_first_layer_is_of_networks_made_here():
+    guard = EmbeddingGuard(ClippedNoise(2.0, 0.3), (0,), inside=True)
+    with pytest.raises(ConfigError, match="'noise_at' setting first-layer"):
+        guard.around(Lifted.create(torch.nn.Linear, 2, 2, (0,), "a", *FORMAT))

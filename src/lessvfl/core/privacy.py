@@ -16,7 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import stream
+from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import GradientDefenceName, Releases
 
 TINY = 1e-12  # a norm, or a square of one, that counts as none
@@ -84,7 +86,7 @@ def norms_of(rows: Tensor) -> Tensor:
 
 @dataclass
 class EmbeddingGuard:
-    """Noise on all embeddings that leave a party.
+    """Noise on all embeddings that leave a party, or on what they are computed from.
 
     It is drawn by the party's own seed and by what it is added to: the same embeddings
     sent again have the same noise, and others at the same step, after a break, have
@@ -93,14 +95,37 @@ class EmbeddingGuard:
 
     mechanism: ClippedNoise
     seeds: tuple[int, ...]  # the party's own
+    inside: bool = False  # on the first layer's output, in the place of embeddings
 
     def release(self, h: Tensor, *name: str | int) -> Tensor:
-        """Return embeddings (R, n, E) as they may leave."""
+        """Return numbers of rows (R, n, width) as they may leave."""
         generators = []
         for seed, rows in zip(self.seeds, h.detach().cpu(), strict=True):
             content = hashlib.sha256(rows.contiguous().numpy().tobytes()).hexdigest()
             generators.append(stream(seed, "noise", *name, content))
         return self.mechanism.apply(h, generators)
+
+    def back(self, gradient: Tensor, h: Tensor) -> Tensor:
+        """Return the gradient by what was given to :meth:`release`."""
+        return self.mechanism.back(gradient, h)
+
+    def around(self, net: Network) -> Network:
+        """Return a network as rows pass it whose embeddings leave."""
+        if not self.inside:
+            return net
+        if not isinstance(net, MLP):
+            raise ConfigError(
+                "The 'noise_at' setting first-layer is of the networks that lessvfl "
+                "makes itself. Got a network of your own."
+            )
+        return net.behind(self)
+
+    def clear(self, h: Tensor, net: Network, X: Tensor) -> Tensor:
+        """Return embeddings h of rows X as they would be without the noise."""
+        if not self.inside:
+            return self.mechanism.clipped(h)
+        with torch.no_grad():
+            return net(X)
 
 
 # ------------------------------------------------------------------ what a server sends

@@ -103,8 +103,9 @@ def standardised(h: Tensor, gradient: Tensor, noise: Tensor | None = None) -> Te
     V, root = V[:, some].to(h), kappa[some].sqrt().to(h)
     if noise is not None:
         A = curvature_by(noise, h, gradient, information.to(h))
-        return (h @ A - gradient) @ V / root
-    Z: Tensor = h @ V * root - gradient @ V / root
+        Z: Tensor = (h @ A - gradient) @ V / root
+    else:
+        Z = h @ V * root - gradient @ V / root
     return Z
 
 
@@ -121,8 +122,9 @@ def curvature_by(
     centred = gradient - gradient.mean(dim=-2, keepdim=True)
     little = LITTLE * h.square().mean(dim=(-2, -1), keepdim=True)
     seen = noise.mT @ noise / n + little * torch.eye(width).to(h)
-    slope = torch.linalg.solve(seen, noise.mT @ centred / n + little * information)
-    return (slope + slope.mT) / 2
+    asked = noise.mT @ centred / n + little * information
+    slope: Tensor = torch.linalg.solve(seen, asked)
+    return 0.5 * slope + 0.5 * slope.mT
 
 
 def latest(rows: Tensor) -> Tensor:

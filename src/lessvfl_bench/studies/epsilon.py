@@ -41,7 +41,7 @@ SPURIOUS = 0.5  # planted in tables whose truth is not known
 # 1e-5), by `accounting.noise_for`; k releases take the root of k times as much. Here
 # so that the study runs without dp-accounting.
 OF_ONE = {1: 3.7306, 3: 1.3906, 8: 0.6002}
-ON = {  # settings that a profile knows the defence by
+ON: dict[str, dict[str, Any]] = {  # settings that a profile knows the defence by
     NOTHING: {},
     EMBEDDINGS: {"embedding_noise": 1.0},
     GRADIENTS: {"gradient_defence": "gaussian", "gradient_noise": 1.0},
@@ -151,7 +151,7 @@ def protected(
 ) -> Settings:
     """Return the settings of a run that spends an epsilon with a defence."""
     n_parties = len(dataset.parties) if dataset.parties else dataset.n_parties
-    on = {"label_epsilon": float(epsilon)} if defence == LABELS else ON[defence]
+    on = ON.get(defence, {"label_epsilon": float(epsilon)})
     own = profiles.resolve(OURS, "default", dataset, {**on, **given})
     if defence == EMBEDDINGS:
         name, times = "embedding_noise", accounting.n_embeddings(own, n_parties)

@@ -1,0 +1,190 @@
+"""What a run spends: against other computations, and against what is really sent."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from lessvfl import data, resolve
+from lessvfl.errors import ConfigError
+from lessvfl.mechanisms import RandomisedResponse, Releases
+from lessvfl.run import accounting
+from lessvfl.run.accounting import Extent, epsilon_of
+from lessvfl.run.simulate import Job, simulate
+from lessvfl.wire import messages
+from lessvfl_bench.privacy.traffic import Recording
+
+DELTA = 1e-5
+
+
+@pytest.fixture(scope="module")
+def table():
+    return data.load("breast-cancer")
+
+
+def settings(table, method="less-vfl-auto", **given):
+    return resolve(method, "default", table, given)
+
+
+def analytic(noise: float, times: int, delta: float = DELTA) -> float:
+    """Return epsilon of Gaussian noise exactly (Balle and Wang, ICML 2018, Th. 8).
+
+    Releases of one deviation are together one whose sensitivity is √times as large.
+    """
+    mu = math.sqrt(times) / noise
+
+    def excess(e: float) -> float:
+        above = norm.cdf(mu / 2 - e / mu)
+        return float(above - math.exp(e) * norm.cdf(-mu / 2 - e / mu) - delta)
+
+    return float(brentq(excess, 0, 500))
+
+
+@pytest.mark.parametrize(("noise", "times"), [(1.0, 1), (4.0, 25), (0.5, 3)])
+def test_noise_costs_what_the_analytic_mechanism_says(noise, times):
+    found = epsilon_of([Releases("gaussian", noise, times)], DELTA)
+    assert found == pytest.approx(analytic(noise, times), rel=0.01)
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_randomised_labels_cost_the_largest_ratio_of_probabilities(n_classes):
+    mechanism = RandomisedResponse(1.3, n_classes)
+    draws = (np.arange(200_000) + 0.5) / 200_000
+    told = [
+        np.bincount(mechanism.apply(np.full(len(draws), y), draws), minlength=n_classes)
+        for y in range(n_classes)
+    ]
+    ratio = max(float((a / b).max()) for a in told for b in told)
+    assert math.log(ratio) == pytest.approx(1.3, abs=1e-3)
+    assert epsilon_of([mechanism.releases()], 0.0) == 1.3
+
+
+def test_noise_and_randomised_labels_together_are_convolved():
+    """Privacy losses add up: a normal one, and one of two values."""
+    noise, epsilon = 3.0, 0.8
+    mu, keeps = 1 / noise, RandomisedResponse(epsilon, 2).keeps
+    spread = np.linspace(-9, 9, 200_001)
+    weight = norm.pdf(spread) * (spread[1] - spread[0])
+    gaussian = mu**2 / 2 + mu * spread
+    pairs = [(gaussian + epsilon, keeps), (gaussian - epsilon, 1 - keeps)]
+
+    def excess(e: float) -> float:
+        told = [share * np.clip(-np.expm1(e - loss), 0, None) for loss, share in pairs]
+        return float((weight * sum(told)).sum()) - DELTA
+
+    both = [Releases("gaussian", noise), Releases("randomised response", epsilon)]
+    assert epsilon_of(both, DELTA) == pytest.approx(brentq(excess, 0, 20), rel=0.01)
+
+
+@pytest.mark.parametrize("asked", [1.0, 8.0])
+def test_an_epsilon_is_spent_as_it_was_asked_for(table, asked):
+    own = settings(table, embedding_epsilon=asked)
+    spend = accounting.of_columns(own, 2, n_seeds=3)
+    assert spend is not None
+    assert spend.epsilon == pytest.approx(asked, rel=1e-3)
+    assert spend.epsilon <= asked + 1e-6
+    (one,) = spend.releases
+    assert analytic(one.noise, one.times) == pytest.approx(asked, rel=0.01)
+    with_noise = accounting.with_noise(own, Extent(2, n_seeds=3))
+    assert with_noise.data.embedding_epsilon is None
+    again = accounting.of_columns(with_noise, 2, n_seeds=3)
+    assert again is not None
+    assert again.epsilon == pytest.approx(spend.epsilon)
+
+
+# ---------------------------------------------------------------------------- refusals
+
+
+def test_a_method_that_asks_more_has_no_price(table):
+    noisy = settings(table, "gini-filter", embedding_noise=1.0)
+    with pytest.raises(ConfigError, match="protects no other messages: method gini"):
+        accounting.of_columns(noisy, 2)
+    for kind in ("gaussian", "max-norm"):
+        own = settings(table, "vertical-boost", gradient_defence=kind)
+        with pytest.raises(ConfigError, match="setting protects no other messages"):
+            accounting.of_labels(own, 2, 2)
+
+
+def test_an_epsilon_of_noise_needs_its_package(table, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    own = settings(table, embedding_epsilon=2.345)
+    with pytest.raises(ConfigError, match=r"pip install 'lessvfl\[privacy\]'"):
+        accounting.of_columns(own, 2)
+    labels = accounting.of_labels(settings(table, label_epsilon=3.0), 2, 2)
+    assert labels is not None
+    assert labels.epsilon == 3.0
+
+
+@pytest.mark.parametrize("kind", ["marvell", "max-norm"])
+def test_a_defence_without_a_price_has_no_epsilon(table, kind):
+    own = settings(table, gradient_defence=kind)
+    assert accounting.of_labels(own, 2, 2) is None
+    assert accounting.of_columns(own, 2) is None
+    assert accounting.unpriced(own) == [kind]
+    assert accounting.unpriced(settings(table)) == []
+
+
+# -------------------------------------------------------------------- what is counted
+
+
+def most_of_a_row(recording: Recording, n_rows: int) -> tuple[int, int]:
+    """Return how often a row is embedded by a party, and has a gradient, at most.
+
+    Rows of a batch are as many as values say; every epoch has each of them once.
+    """
+    up, down = Counter[str](), Counter[str]()
+    for one in recording.carried:
+        for party, reply in one.replies.items():
+            request = one.requests[party]
+            is_test = isinstance(request, messages.Embed) and request.rows == "test"
+            if isinstance(reply, messages.Embedding) and not is_test:
+                up[party] += reply.block.values.shape[1]
+        for party, request in one.requests.items():
+            if isinstance(request, messages.Descend):
+                down[party] += request.gradient.values.shape[1]
+    return (max(up.values()) / n_rows, max(down.values()) / n_rows)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "watched"])
+def test_as_much_is_counted_as_a_row_is_sent(table, schedule):
+    given = {"schedule": schedule, "train_epochs": 3.0, "embedding_noise": 0.1}
+    own = settings(table, **given)
+    recording = Recording()
+    run = simulate(Job(table, own, parties=2), [0], around=recording.around)[0]
+    n_rows = len(run.problem.y_train)
+    up, down = most_of_a_row(recording, n_rows)
+    counted = accounting.n_embeddings(own, 2, n_rows=n_rows)
+    assert up <= counted
+    assert down <= accounting.n_gradients(own, 2)
+    spent = run.numbers["privacy"]["columns"]["party0"]
+    assert spent["releases"] == counted
+    if schedule == "cosine":
+        assert math.ceil(up) == counted
+        assert math.ceil(down) == accounting.n_gradients(own, 2)
+
+
+def test_every_seed_is_charged_for(table):
+    own = settings(table, gradient_defence="gaussian", embedding_noise=1.0)
+    job = Job(table, own, parties=3)
+    one, four = (job.privacy(n, ["a", "b", "c"])["privacy"] for n in (1, 4))
+    for find in (lambda p: p["labels"], lambda p: p["columns"]["b"]):
+        assert find(four)["releases"] == 4 * find(one)["releases"]
+        assert find(four)["epsilon"] > find(one)["epsilon"]
+        assert find(four)["each"] == find(one)["each"]
+
+
+def test_with_noise_test_rows_are_scored_once(table):
+    plain = Job(table, settings(table))
+    noisy = Job(table, settings(table, embedding_noise=1.0))
+    assert (plain.evaluation, noisy.evaluation) == ("epochs", "end")
+
+
+def test_nothing_is_said_or_loaded_where_nothing_is_on(table):
+    run = simulate(Job(table, settings(table, train_epochs=1.0), parties=2), [0])[0]
+    assert "privacy" not in run.numbers
