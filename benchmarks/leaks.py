@@ -1,9 +1,8 @@
-"""What one certified side learns from another's messages, measured by attacks.
+"""What a server that lies, or knows weights, learns of columns, measured by attacks.
 
     python benchmarks/leaks.py --jobs 8
 
-*Labels*: a party whose columns are pure noise looks at the first gradient that it is
-sent and sorts its rows by the side of zero on which they lie: one side is one class.
+`lessvfl bench privacy` measures what sides learn that follow the protocol.
 
 *Columns*: a server looks at the first embeddings of a party before any training, takes
 the network that the shared seed would give the party, and searches for the columns that
@@ -59,7 +58,7 @@ from lessvfl.run import profiles
 from lessvfl.run.simulate import Job, simulate
 from lessvfl.wire import coding, messages
 
-N_ROWS, N_PARTIES, N_NOISE = 100, 5, 8
+N_ROWS, N_PARTIES = 100, 5
 N_KNOWN, N_TABLES, N_PEOPLE = 40, 8, 800  # of what is solved for
 PULLED = 3  # epochs that a lying server pulls to the same columns
 STAGES = ("pretrain", "train_first", "train")
@@ -72,34 +71,6 @@ SETTINGS: dict[str, dict[str, Any]] = {  # beside the default's
     },
     ", as many components as others": {"components_per_column": None},
 }
-
-
-def labels_read() -> tuple[int, int]:
-    """Return how many labels a party of noise reads from one gradient, of how many."""
-    whole = data.load("breast-cancer")
-    noise = np.random.default_rng(0).normal(size=(len(whole.y), N_NOISE))
-    names = [f"noise{i}" for i in range(N_NOISE)]
-    X = np.hstack([whole.X.numeric, noise])
-    table = data.from_arrays(X, whole.y, feature_names=[*whole.X.names, *names])
-    settings = profiles.resolve("less-vfl-auto", "default", table)
-    held = {"clinic": list(whole.X.names), "spy": names}
-    job = Job(table, settings, parties=held, device="cpu", curve=False)
-    seen: list[tuple[Tensor, Tensor]] = []
-    descend = Party._descend
-
-    def listen(self: Party, request: messages.Descend) -> object:
-        rows = self._training.rows if self._training is not None else None
-        if self.name == "spy" and isinstance(rows, Tensor) and not seen:
-            seen.append((request.gradient.values[0], rows[0]))
-        return descend(self, request)
-
-    Party._descend = listen  # type: ignore[assignment, method-assign]
-    (run,) = simulate(job, [0])
-    Party._descend = descend  # type: ignore[method-assign]
-    ((gradient, rows),) = seen
-    side = (gradient @ gradient[0] > 0).numpy()
-    right = side == (run.problem.y_train[rows.numpy()] == 1)
-    return max(int(right.sum()), int((~right).sum())), len(side)
 
 
 def a_secret(number: int) -> int:
@@ -327,8 +298,6 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="the smallest size")
     args = parser.parse_args()
     warnings.simplefilter("ignore", LessVFLWarning)
-    read, n_rows = labels_read()
-    print(f"labels: {read} of {n_rows} read from one gradient by a party of noise")
     print("columns: correlation of what a server finds with the true columns")
     few = 1 if args.smoke else None
     for profile, n_columns in itertools.product(("default", "paper"), (4, 10)[:few]):

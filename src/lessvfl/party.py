@@ -86,6 +86,11 @@ class Party:
         self._guard = guard
 
     @property
+    def _through(self) -> Network:
+        """Return the network as rows pass it whose embeddings leave."""
+        return self.net if self._guard is None else self._guard.around(self.net)
+
+    @property
     def blocks(self) -> Tensor | None:
         """Return the blocks of its training rows, (S, N); None: all are alone."""
         return self._data.blocks
@@ -135,7 +140,7 @@ class Party:
         groups = self.features.membership(self.X_train.dtype)
         batches = plan.batches(self.X_train.shape[1], self.seeds, self._data.blocks)
         gates = None if plan.gates is None else self._gates(plan, *plan.gates)
-        own = (self.net, batches, self._shadows.decays, groups, gates)
+        own = (self._through, batches, self._shadows.decays, groups, gates)
         return PartyTraining(plan, *own)
 
     def _gates(self, plan: TrainPlan, sigma: float, lam: float) -> Gates:
@@ -195,10 +200,14 @@ class Party:
             )
         gradient = self._substitute.without(gradient)
         if training.is_recorded:  # the gradient is that where the server saw the rows
-            at = training.h if training.sent is None else training.sent
-            self._shadows.memory.add(training.rows, at, gradient)
-        if self._guard is not None:
-            gradient = self._guard.mechanism.back(gradient, training.h)
+            at, noise = training.h, None
+            if self._guard is not None:
+                assert training.sent is not None
+                at, X = training.sent, take(self.X_train, training.rows)
+                noise = at - self._guard.clear(training.h, self.net, X)
+            self._shadows.memory.add(training.rows, at, gradient, noise)
+        if self._guard is not None and not self._guard.inside:
+            gradient = self._guard.back(gradient, training.h)
         grads = training.passes.back(gradient)
         training.update(grads, request.rate, training.shrink)
         training.step += 1
@@ -379,13 +388,13 @@ class Party:
         own = take(X, rows)
         own = own if gates is None else own * gates.values.unsqueeze(1)
         with torch.no_grad():
-            h = self._substitute.into(self.net(own), which, rows)
+            h = self._substitute.into(self._through(own), which, rows)
         self.net.train(self._training is not None)
         return h
 
     def _released(self, h: Tensor, *name: str | int) -> Tensor:
         """Return embeddings as they may leave."""
-        if self._guard is None:
+        if self._guard is None or self._guard.inside:
             return h
         return self._guard.release(h, *name) * self.net.output_mask.unsqueeze(1)
 

@@ -89,6 +89,9 @@ BENCHMARKS = {
     "privacy": Benchmark(
         "privacy.study:Privacy", "What messages tell, beside what is known without."
     ),
+    "epsilon": Benchmark(
+        "studies.epsilon:Epsilon", "Selection behind noise that spends an epsilon."
+    ),
     "missed": Benchmark(
         "studies.how_many:Missed", "Who would be missed, said and measured."
     ),

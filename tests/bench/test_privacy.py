@@ -18,6 +18,7 @@ from lessvfl.run import profiles, simulate
 from lessvfl.wire import messages
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.parties import Parties
+from lessvfl_bench.pages import again
 from lessvfl_bench.privacy import counts, labels, study, tables, values
 from lessvfl_bench.privacy.traffic import (
     AnyArray,
@@ -58,9 +59,8 @@ def spied(n_classes: int = 2) -> tuple[PartyView, AnyArray]:
     """Return what the party of noise sees, and the labels."""
     run, recording = a_run(n_classes)
     problem = run.problem
-    X = problem.parties[0].X_train
-    view = party_view(recording, Shared.of(problem, 0), "spy", X)
-    return view, problem.y_train
+    own = problem.parties[0], run.model.parties[0]
+    return party_view(recording, Shared.of(problem, 0), *own), problem.y_train
 
 
 # -- traffic ---------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_gradients_are_of_the_rows_that_the_party_trains_on(monkeypatch):
     monkeypatch.setattr(Party, "_descend", listen)
     run, recording = study.recorded(a_job(), 0)
     shared = Shared.of(run.problem, 0)
-    view = party_view(recording, shared, "spy", run.problem.parties[0].X_train)
+    view = party_view(recording, shared, run.problem.parties[0], run.model.parties[0])
     looks = iter(view.gradients.values())
     rows, gradient = trained[0]
     np.testing.assert_allclose(next(looks)[rows], gradient, rtol=1e-6)
@@ -127,10 +127,10 @@ def test_attacks_see_the_same_traffic_between_machines(tmp_path, monkeypatch):
     found = []
     for recording in (near, far):
         view = server_view(recording, shared, list(test_remote.HELD), y)
-        found.append(study.attacked(recording, view, run.problem, y, 0))
+        found.append(study.attacked(recording, view, run, y, 0))
     assert found[0] == found[1]
-    X = run.problem.parties[0].X_train
-    views = [party_view(one, shared, "clinic", X) for one in (near, far)]
+    ends = run.problem.parties[0], run.model.parties[0]
+    views = [party_view(one, shared, *ends) for one in (near, far)]
     for key, look in views[0].gradients.items():
         np.testing.assert_array_equal(look, views[1].gradients[key])
 
@@ -173,7 +173,7 @@ def test_a_network_that_learnt_labels_is_completed():
     X = rng.normal(size=(500, 40))
     X[:, 0] += 2 * y
     learnt = {("train", 0): X[:, :1]}
-    found = labels.completion(PartyView("clinic", X, learnt, learnt), y, 2, 0)
+    found = labels.completion(PartyView("clinic", X, learnt, X[:, :1]), y, 2, 0)
     assert found["score"] > found["control"] + 0.05
     assert abs(found["shuffled"] - 0.5) < 0.1
 
@@ -289,32 +289,58 @@ def test_a_defence_is_compared_with_none():
     runs = {("d", "m", "none"): a_run(1.0, 0.9), ("d", "m", "noise"): a_run(0.5, 0.7)}
     none, noise = (list(row.values())[-3:] for row in tables.attack_rows(runs))
     assert none == ["+0.500", "0.586", "0.586"]
+    (matrix,) = tables.leak_tables(runs).values()
+    assert [row["labels"] for row in matrix] == ["+0.500", "+0.000"]
     plain = 1 / (1 + (0.5 * 0.5**2 + 0.5 * 0.2**2) ** 0.5)
     above = 1 / (1 + (0.5 * 0.4**2) ** 0.5)  # the attack is at its control
     assert noise == ["+0.000", f"{plain:.3f}", f"{above:.3f}"]
 
 
+def test_the_worst_leaks_of_data_sets_are_side_by_side():
+    def a_run(**scores):
+        attacks = {
+            name.replace("_", " "): {"score": score, "control": 0.5, "shuffled": 0.5}
+            for name, score in scores.items()
+        }
+        worth = {"balanced_accuracy": 0.9, "noise": 1.0, "real": 0.25}
+        return [{"attacks": attacks, **worth}]
+
+    runs = {
+        ("a", "m", "none"): a_run(
+            labels_by_norm=0.6, labels_by_side=0.9, columns_by=0.7
+        ),
+        ("b", "m", "none"): a_run(labels_by_side=1.0),
+        ("a", "m", "noise"): a_run(labels_by_side=0.4),
+    }
+    none, noise = tables.worst_rows(runs)
+    assert (none["a"], none["b"]) == ("+0.40 / +0.20", "+0.50 / +0.00")
+    assert (noise["a"], noise["b"]) == ("-0.10 / +0.00", "")
+    assert tables.task_rows(runs)[0]["a"] == "0.90 / 1.00 / 0.25"
+
+
 def test_a_defence_is_run_with_its_settings_or_left_out(tmp_path, monkeypatch):
     few = {"train_epochs": 1}
-    bundles = {name: {**few, **study.DEFENCES[name]} for name in ("none", "marvell")}
+    bundles = {name: {**few, **study.DEFENCES[name]} for name in ("none", "marvell-4")}
     monkeypatch.setattr(study, "DEFENCES", bundles)
     tables_of = {
         name: replace(a_job(n).dataset, n_parties=2)
         for name, n in (("two", 2), ("three", 3))
     }
     monkeypatch.setattr(data, "load", lambda name, data_dir: tables_of[name])
-    asked = study.Privacy(tuple(tables_of), defences=("none", "marvell"), seeds=(0,))
+    asked = study.Privacy(tuple(tables_of), defences=("none", "marvell-4"), seeds=(0,))
     found = run_study(asked, out=tmp_path)
     for case in asked.cases():
-        assert ("skipped" in found[case]) == (case[:3:2] == ("three", "marvell"))
+        assert ("skipped" in found[case]) == (case[:3:2] == ("three", "marvell-4"))
     side = {
         row["defence"]: row["leak"]
         for row in tables.attack_rows(tables.by_defence(found))
         if row["attack"] == "labels by side of gradients" and row["data"] == "two"
     }
-    assert float(side["marvell"]) < float(side["none"])
+    assert float(side["marvell-4"]) < float(side["none"])
     text = asked.page(found, tmp_path).read_text()
-    assert "Defence: marvell" in text
+    page = again.privacy(tmp_path / "privacy.json")
+    assert page.read_text() == text
+    assert "Defence: marvell-4" in text
     assert "is of two classes" in text
 
 

@@ -19,6 +19,7 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 # By command: a pattern of a line that its table has.
 COMMANDS = {
     "alignment": r"\| psi \| 100 \| .+ s \|",
+    "epsilon": r"\| gradients \| 3 \| \d \| .+ \|",
     "how-many parties": r"\| breast-cancer \| 4 \| .+ \|",
     "how-many rows --sizes 100": r"\| breast-cancer \| 100 \| .+ \|",
     "joint": r"\| breast-cancer \| 455 \| .+ \|",

@@ -9,17 +9,21 @@ import pytest
 import torch
 from scipy import optimize
 
+from lessvfl.core.lifted import Lifted
 from lessvfl.core.losses import row_losses
+from lessvfl.core.network import MLP
 from lessvfl.core.privacy import (
     ClippedNoise,
     EmbeddingGuard,
     GradientDefence,
     marvell_variances,
 )
+from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import RandomisedResponse
 from lessvfl.terms import Task
 
 N = 200_000
+FORMAT = (torch.float64, torch.device("cpu"))
 
 
 def draws(n: int = N) -> np.ndarray:
@@ -146,7 +150,20 @@ def test_max_norm_makes_rows_as_long_as_the_longest_in_the_mean():
 
 def test_gaussian_noise_on_gradients_is_by_the_rows_of_a_batch():
     *_, after = two_classes("gaussian", noise=4.0, clip=2.0)
-    assert float((after * 20_000).std()) == pytest.approx(8.0, rel=0.05)
+    shrunk = GradientDefence("gaussian", 4.0, 2.0).shrinks
+    assert float((after * 20_000).std() / shrunk) == pytest.approx(8.0, rel=0.05)
+
+
+def test_noise_on_gradients_adds_no_curvature():
+    """Otherwise every response is next to its embedding, whatever was asked for."""
+    generator = streams()[0]
+    error = 0.2 * torch.randn(1, N, 1, generator=generator)
+    for noise in (0.1, 1.0, 30.0):
+        defence = GradientDefence("gaussian", noise, 1.0)
+        sent = defence.apply(error / N, torch.zeros(1, N), streams(2)[1:]) * N
+        slope = float((sent * error).mean() / error.square().mean())
+        taken = float(sent.square().mean()) / slope  # for the curvature, 0.04
+        assert taken == pytest.approx(0.04, rel=0.4)
 
 
 def test_a_batch_of_one_class_is_left_as_it_is():
@@ -171,3 +188,34 @@ def test_the_loss_is_of_the_label_that_is_told(n_classes):
     assert torch.allclose(found, wanted)
     nearly = row_losses(z, y, task, flips=1e-12)
     assert torch.allclose(nearly, row_losses(z, y, task), atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "none"])
+@pytest.mark.parametrize("n_replicas", [1, 2])
+def test_the_gradient_goes_back_through_noise_on_the_first_layer(
+    activation, n_replicas
+):
+    seeds = tuple(range(n_replicas))
+    net = MLP.create((5, 6, 3), activation, seeds, "a", *FORMAT, 4.0)
+    guard = EmbeddingGuard(ClippedNoise(2.0, 0.3), seeds, inside=True)
+    x, along = torch.randn(1, 40, 5).double(), torch.randn(n_replicas, 40, 3).double()
+    noisy = guard.around(net)
+    passes = noisy.passes(inputs=n_replicas == 1)
+    leaf = x.expand(n_replicas, -1, -1).clone().requires_grad_()
+    h = noisy(leaf)
+    assert torch.allclose(passes.forward(x), h)  # the same rows, the same noise
+    first = torch.baddbmm(net.biases[0].unsqueeze(1), leaf, net.weights[0].mT)
+    assert (guard.mechanism.factors(first) < 1).any()
+    inputs = [*net.parameters(), *([leaf] if n_replicas == 1 else [])]
+    wanted = torch.autograd.grad(h, inputs, along)
+    for found, one in zip(passes.back(along), wanted, strict=True):
+        assert torch.allclose(found, one)
+    assert not torch.allclose(net(leaf), h)
+    clear = guard.clear(h, net, x)
+    assert torch.allclose(clear, net(x))
+
+
+def test_noise_on_the_first_layer_is_of_networks_made_here():
+    guard = EmbeddingGuard(ClippedNoise(2.0, 0.3), (0,), inside=True)
+    with pytest.raises(ConfigError, match="'noise_at' setting first-layer"):
+        guard.around(Lifted.create(torch.nn.Linear, 2, 2, (0,), "a", *FORMAT))

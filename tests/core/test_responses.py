@@ -99,3 +99,24 @@ def test_responses_are_in_units_of_the_information():
     weak = gradient.clone()
     weak[:, 0] = 1e-3 * weak[:, 1]  # no information of its own
     assert responses.standardised(h, weak).shape == (500, 2)
+
+
+def test_noise_of_ones_own_shows_the_curvature_and_leaves_the_response():
+    """Where a head sees far more noise than rows, its errors say little of it."""
+    generator = torch.Generator().manual_seed(0)
+    x, noise = torch.randn(2, 20_000, 2, generator=generator, dtype=torch.float64)
+    head, sent = torch.tensor([1.5, 0.7]).double(), 0.3 * x + 20 * noise
+    y = (torch.rand(len(x), generator=generator) < torch.sigmoid(2 * x[:, 0])).double()
+    gradient = (torch.sigmoid(sent @ head) - y)[:, None] * head
+    alone = responses.standardised(sent, gradient)[:, 0]
+    found = responses.standardised(sent, gradient, 20 * noise)[:, 0]
+
+    def said(response):  # of the column that matters, and of the other
+        return torch.corrcoef(torch.column_stack([x, response]).T)[2, :2].abs()
+
+    assert float(said(alone)[0]) < 0.1
+    assert float(said(found)[0]) > 0.25
+    assert float(said(found)[1]) < 0.03
+    step = responses.responses(sent[None], gradient[None], 20 * noise[None])[0]
+    slopes = torch.linalg.lstsq(x, step @ head).solution
+    assert float(slopes[0]) > 20 * abs(float(slopes[1]))

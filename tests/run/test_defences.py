@@ -147,3 +147,50 @@ def test_noise_on_embeddings_makes_no_useless_feature_look_useful():
     found = shapes.run(shape, 101, "less-vfl-auto", given, False)
     assert found["true found"] > 5
     assert found["false share"] < 0.15
+
+
+def test_noise_on_the_first_layer_is_on_test_rows_and_kept_out_of_local_fits(
+    table, plain
+):
+    inside = run(table, embedding_noise=30.0, noise_at="first-layer")
+    assert inside.numbers["auc"]["final"] < 0.8
+    kept = inside.numbers["features"]
+    outside = run(table, embedding_noise=30.0).numbers["features"]
+    assert kept != outside
+    slightly = run(table, embedding_noise=1e-6, embedding_clip=1e4, train_epochs=2.0)
+    within = {"embedding_noise": 1e-6, "embedding_clip": 1e4, "train_epochs": 2.0}
+    again = run(table, **within, noise_at="first-layer")
+    assert again.numbers["features"] == slightly.numbers["features"]
+
+
+def test_behind_noise_a_run_starts_with_few_releases(table):
+    def start(**given):
+        return resolve("less-vfl-auto", "default", table, given).flat()
+
+    usual, noisy = start(), start(embedding_epsilon=3.0)
+    assert (noisy["train_epochs"], noisy["embedding_size"]) == (2.0, 1)
+    assert start(embedding_noise=0.0) == usual
+    assert start(embedding_epsilon=3.0, train_epochs=7)["train_epochs"] == 7
+    behind = start(gradient_defence="gaussian")
+    assert (behind["train_epochs"], behind["gradient_clip"]) == (1.0, 0.2)
+    assert start(gradient_defence="max-norm") == usual | {
+        "gradient_defence": "max-norm"
+    }
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"embedding_noise": "6", "embedding_clip": "1", "embedding_size": "4"},
+        {"gradient_defence": "gaussian", "gradient_noise": "1"},
+        {"label_epsilon": "1"},
+    ],
+    ids=["embeddings", "gradients", "labels"],
+)
+def test_the_false_share_that_is_said_holds_behind_noise(given):
+    shape = held_out.make("t2", 103)
+    found = shapes.run(shape, 103, "less-vfl-auto", given, False)
+    if found["kept"]:
+        assert found["false share"] <= found["said"] + 0.1
+    if "embedding_noise" in given:
+        assert found["true found"] >= 14  # of 20

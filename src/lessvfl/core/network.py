@@ -34,6 +34,7 @@ from lessvfl.core.passes import (
     ACTIVATIONS,
     ChainRule,
     Collapsed,
+    Guard,
     Passes,
     linear_layer,
     masked,
@@ -207,12 +208,14 @@ class MLP:
         activation: str,
         slot_mask: Tensor | None = None,
         output_mask: Tensor | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.weights = weights
         self.biases = biases
         self.activation = activation
         self._slot_mask = slot_mask  # (R, in) or None
         self._output_mask = output_mask  # (R, out) or None
+        self._guard = guard  # on the first layer's output
 
     @classmethod
     def create(
@@ -281,7 +284,8 @@ class MLP:
     @property
     def is_linear(self) -> bool:
         """Tell whether all layers are one linear map, and more than one layer."""
-        return ACTIVATIONS[self.activation] is None and len(self.weights) > 1
+        is_linear = ACTIVATIONS[self.activation] is None and len(self.weights) > 1
+        return is_linear and self._guard is None
 
     def collapse(self) -> Tensor:
         """Return the one map that linear layers make, (R, out, in + 1).
@@ -304,6 +308,8 @@ class MLP:
             if layer == 0:
                 w = masked(w, self._slot_mask)
             x = linear_layer(x, w, b)
+            if layer == 0 and self._guard is not None:
+                x = self._guard.release(x)
             if act is not None and layer < last:
                 x = act(x)
         return masked(x, self._output_mask)
@@ -313,7 +319,16 @@ class MLP:
         if self.is_linear:
             return Collapsed(self.collapse, self.parameters(), inputs)
         masks = (self._slot_mask, self._output_mask)
-        return ChainRule(self.parameters(), self.activation, *masks, inputs)
+        own = (self.parameters(), self.activation, *masks, inputs, self._guard)
+        return ChainRule(*own)
+
+    def behind(self, guard: Guard) -> MLP:
+        """Return this network, its weights the same, its first layer's output guarded.
+
+        For as long as it is not narrowed.
+        """
+        masks = (self._slot_mask, self._output_mask)
+        return MLP(self.weights, self.biases, self.activation, *masks, guard)
 
     def narrow(self, slots: Tensor | None = None, outputs: Tensor | None = None) -> MLP:
         """Keep these inputs and outputs; weights keep their values."""

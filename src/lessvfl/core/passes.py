@@ -100,6 +100,16 @@ class Collapsed:
         return [*grads, gradient @ A.detach()[..., :-1]] if self._inputs else grads
 
 
+class Guard(Protocol):
+    """What is done to the output of a first layer before anything else sees it."""
+
+    def release(self, h: Tensor) -> Tensor:
+        """Return an output (R, n, width) as it may be used."""
+
+    def back(self, gradient: Tensor, h: Tensor) -> Tensor:
+        """Return the gradient by what was given to :meth:`release`."""
+
+
 class ChainRule:
     """An MLP forward and back: what autograd computes, without its graph.
 
@@ -114,8 +124,10 @@ class ChainRule:
         slot_mask: Tensor | None,
         output_mask: Tensor | None,
         inputs: bool,
+        guard: Guard | None = None,  # on the first layer's output
     ) -> None:
         self._inputs = inputs
+        self._guard, self._first = guard, torch.empty(0)
         self._activation = activation
         self._slot_mask, self._output_mask = slot_mask, output_mask
         self._alone = params[0].shape[0] == 1
@@ -144,6 +156,10 @@ class ChainRule:
                 x = act(x)
             self._ins.append(x)
             x = layer_of(x, w, b)
+            if self._guard is not None and layer == 0:
+                self._first = x.unsqueeze(0) if self._alone else x
+                x = self._guard.release(self._first)
+                x = x.squeeze(0) if self._alone else x
         return masked(x.unsqueeze(0) if self._alone else x, self._output_mask)
 
     def back(self, gradient: Tensor) -> list[Tensor]:
@@ -153,6 +169,9 @@ class ChainRule:
         for layer in reversed(range(1, len(self._weights))):
             self._keep(layer, g)
             g = self._through_activation(g @ self._weights[layer], layer - 1)
+        if self._guard is not None:
+            own = self._guard.back(g.unsqueeze(0) if self._alone else g, self._first)
+            g = own.squeeze(0) if self._alone else own
         self._keep(0, g)
         if self._slot_mask is not None:
             self._grads[0].mul_(self._slot_mask.unsqueeze(1))

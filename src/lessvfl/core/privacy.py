@@ -16,11 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import stream
+from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import GradientDefenceName, Releases
 
 TINY = 1e-12  # a norm, or a square of one, that counts as none
 GRID = np.linspace(0, 1, 65)  # shares of a power that are tried
+USUAL = 0.05  # mean square of a component of a gradient, as a share of the clip's
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,15 @@ class ClippedNoise:
         """Return by what rows (..., n, width) are multiplied to be clipped."""
         return (self.clip / norms_of(rows)).clamp_max(1.0)
 
+    def clipped(self, rows: Tensor) -> Tensor:
+        """Return rows (..., n, width) no longer than the clip."""
+        return rows * self.factors(rows)
+
     def apply(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Return rows (R, n, width), clipped and with noise, a stream a replica."""
         drawn = [torch.randn(rows.shape[1:], generator=one) for one in generators]
         deviation = self.noise * self.clip
-        return rows * self.factors(rows) + deviation * torch.stack(drawn).to(rows)
+        return self.clipped(rows) + deviation * torch.stack(drawn).to(rows)
 
     def back(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the gradient by the rows before they were clipped."""
@@ -79,7 +86,7 @@ def norms_of(rows: Tensor) -> Tensor:
 
 @dataclass
 class EmbeddingGuard:
-    """Noise on all embeddings that leave a party.
+    """Noise on all embeddings that leave a party, or on what they are computed from.
 
     It is drawn by the party's own seed and by what it is added to: the same embeddings
     sent again have the same noise, and others at the same step, after a break, have
@@ -88,14 +95,37 @@ class EmbeddingGuard:
 
     mechanism: ClippedNoise
     seeds: tuple[int, ...]  # the party's own
+    inside: bool = False  # on the first layer's output, in the place of embeddings
 
     def release(self, h: Tensor, *name: str | int) -> Tensor:
-        """Return embeddings (R, n, E) as they may leave."""
+        """Return numbers of rows (R, n, width) as they may leave."""
         generators = []
         for seed, rows in zip(self.seeds, h.detach().cpu(), strict=True):
             content = hashlib.sha256(rows.contiguous().numpy().tobytes()).hexdigest()
             generators.append(stream(seed, "noise", *name, content))
         return self.mechanism.apply(h, generators)
+
+    def back(self, gradient: Tensor, h: Tensor) -> Tensor:
+        """Return the gradient by what was given to :meth:`release`."""
+        return self.mechanism.back(gradient, h)
+
+    def around(self, net: Network) -> Network:
+        """Return a network as rows pass it whose embeddings leave."""
+        if not self.inside:
+            return net
+        if not isinstance(net, MLP):
+            raise ConfigError(
+                "The 'noise_at' setting first-layer is of the networks that lessvfl "
+                "makes itself. Got a network of your own."
+            )
+        return net.behind(self)
+
+    def clear(self, h: Tensor, net: Network, X: Tensor) -> Tensor:
+        """Return embeddings h of rows X as they would be without the noise."""
+        if not self.inside:
+            return self.mechanism.clipped(h)
+        with torch.no_grad():
+            return net(X)
 
 
 # ------------------------------------------------------------------ what a server sends
@@ -122,11 +152,21 @@ class GradientDefence:
         """Return gradients (R, b, width) as they may leave; labels are (S, b)."""
         if self.kind == "gaussian":
             n = gradient.shape[1]
-            return self.mechanism.apply(gradient * n, generators) / n
+            return self.mechanism.apply(gradient * n, generators) * self.shrinks / n
         change = _stretched if self.kind == "max-norm" else self._least_different
         own = y.expand(len(gradient), -1)
         parts = zip(gradient, own, generators, strict=True)
         return torch.stack([change(*part) for part in parts])
+
+    @property
+    def shrinks(self) -> float:
+        """Return the factor on gradients with Gaussian noise: Wiener's.
+
+        A party takes the mean square of gradients for the curvature. With noise in it
+        every response would be next to its embedding, on useless columns as well. A
+        factor known to everybody costs nothing.
+        """
+        return 1 / (1 + self.noise**2 / USUAL)
 
     @property
     def mechanism(self) -> ClippedNoise:

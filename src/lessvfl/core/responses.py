@@ -15,6 +15,7 @@ from torch import Tensor
 from lessvfl.core.prox import per_replica
 
 ASKED = 0.01  # curvature that counts, as a share of the largest
+LITTLE = 0.01  # noise that shows half of the curvature, as a share of embeddings
 # The most rows a party remembers, the latest: selection holds their columns in memory.
 MOST_CELLS, FEWEST_ROWS, MOST_ROWS = 1 << 23, 20_000, 1 << 17
 
@@ -31,19 +32,32 @@ class Memory:
         self._seen: deque[tuple[Tensor, ...]] = deque()
         self._n_rows = 0
 
-    def add(self, rows: slice | Tensor, h: Tensor, gradient: Tensor) -> None:
-        """Keep what a batch says of its rows; the gradient is one row's own again."""
+    def add(
+        self,
+        rows: slice | Tensor,
+        h: Tensor,
+        gradient: Tensor,
+        noise: Tensor | None = None,
+    ) -> None:
+        """Keep what a batch says of its rows; the gradient is one row's own again.
+
+        `h` is what the server saw, and `noise` what of it is the party's own noise.
+        """
         if isinstance(rows, slice):
             rows = torch.arange(rows.start, rows.stop).unsqueeze(0)
         rows = rows.expand(gradient.shape[0], -1)
-        self._seen.append((rows, h.detach(), gradient * gradient.shape[1]))
+        own = () if noise is None else (noise,)
+        self._seen.append((rows, h.detach(), gradient * gradient.shape[1], *own))
         self._n_rows += rows.shape[1]
         while self._n_rows - (oldest := self._seen[0][0].shape[1]) >= self.most_rows:
             self._seen.popleft()
             self._n_rows -= oldest
 
     def tensors(self) -> list[Tensor]:
-        """Return rows (R, n), embeddings and gradients (R, n, E); empty: nothing."""
+        """Return rows (R, n), embeddings and gradients (R, n, E); empty: nothing.
+
+        And the party's own noise in these embeddings, where it adds any.
+        """
         whole = [torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)]
         return [part[:, -self.most_rows :] for part in whole]
 
@@ -52,14 +66,14 @@ class Memory:
         self._seen = deque([tuple(tensors)] if tensors else [])
         self._n_rows = tensors[0].shape[1] if tensors else 0
 
-    def take(self) -> tuple[Tensor, Tensor, Tensor]:
+    def take(self) -> list[Tensor]:
         """Return what :meth:`tensors` gives, and forget it."""
-        rows, h, gradient = self.tensors()
+        whole = self.tensors()
         self.restore([])
-        return rows, h, gradient
+        return whole
 
 
-def responses(h: Tensor, gradient: Tensor) -> Tensor:
+def responses(h: Tensor, gradient: Tensor, noise: Tensor | None = None) -> Tensor:
     """Return where the server wants each row's embedding, (R, n, E): a Newton step.
 
     The mean of g g' over rows is what the curvature of a log-likelihood is on average
@@ -67,24 +81,50 @@ def responses(h: Tensor, gradient: Tensor) -> Tensor:
     largest eigenvalue is the curvature along the direction that the head uses.
     """
     information = gradient.mT @ gradient / gradient.shape[1]
-    curvature = torch.linalg.eigvalsh(information)[:, -1]
     tiny = torch.finfo(h.dtype).tiny
+    if noise is not None:
+        information = curvature_by(noise, h, gradient, information)
+        h, gradient = h - noise, gradient - noise @ information
+    curvature = torch.linalg.eigvalsh(information)[:, -1]
     return h - gradient / per_replica(curvature.clamp_min(tiny), gradient)
 
 
-def standardised(h: Tensor, gradient: Tensor) -> Tensor:
+def standardised(h: Tensor, gradient: Tensor, noise: Tensor | None = None) -> Tensor:
     """Return the responses (n, E) of one replica in units of the information.
 
     One column for every direction of the embedding that the server asks anything of:
     v'h sqrt(kappa) - v'g / sqrt(kappa), kappa the curvature along v. What the embedding
     says along other directions is of no consequence, and left out.
     """
-    kappa, V = torch.linalg.eigh((gradient.T @ gradient / len(gradient)).double())
+    information = (gradient.T @ gradient / len(gradient)).double()
+    kappa, V = torch.linalg.eigh(information)
     kappa = kappa.clamp_min(torch.finfo(h.dtype).tiny)
     some = kappa > ASKED * kappa[-1]
     V, root = V[:, some].to(h), kappa[some].sqrt().to(h)
-    Z: Tensor = h @ V * root - gradient @ V / root
+    if noise is not None:
+        A = curvature_by(noise, h, gradient, information.to(h))
+        Z: Tensor = (h @ A - gradient) @ V / root
+    else:
+        Z = h @ V * root - gradient @ V / root
     return Z
+
+
+def curvature_by(
+    noise: Tensor, h: Tensor, gradient: Tensor, information: Tensor
+) -> Tensor:
+    """Return the mean curvature (..., E, E) as a party's own noise shows it.
+
+    The slope of gradients along Gaussian noise in h is the mean curvature (Stein). The
+    information is so only of a head that has learnt how much of what it sees is noise;
+    it counts where noise is little beside the embeddings, and shows little.
+    """
+    n, width = noise.shape[-2:]
+    centred = gradient - gradient.mean(dim=-2, keepdim=True)
+    little = LITTLE * h.square().mean(dim=(-2, -1), keepdim=True)
+    seen = noise.mT @ noise / n + little * torch.eye(width).to(h)
+    asked = noise.mT @ centred / n + little * information
+    slope: Tensor = torch.linalg.solve(seen, asked)
+    return 0.5 * slope + 0.5 * slope.mT
 
 
 def latest(rows: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from lessvfl.core.solve import fit_held_out
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
 
-Seen = Sequence[Tensor]  # rows (R, n), their embeddings and gradients (R, n, E)
+Seen = Sequence[Tensor]  # what a memory has: rows (R, n), embeddings, gradients
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class ShadowSelector:
     ) -> evidence.SelectionPass:
         """Return a selection pass over the rows that one replica remembers."""
         last = latest(seen[0][replica])
-        rows, h, gradient = (part[replica][last] for part in seen)
+        rows, *told = (part[replica][last] for part in seen)
         blocks = self.blocks_of(seen[0])
         subject = evidence.Subject(
             rows,
             X[min(replica, X.shape[0] - 1), rows],
-            standardised(h, gradient),
+            standardised(*told),
             self.features.column_groups,
             self.features.groups_of(self.must_keep),
             blocks=None if blocks is None else blocks[replica][last],
@@ -78,12 +78,12 @@ class ShadowSelection:
                 f"Party '{self.selector.party}' must have gradients of training to "
                 "select by. Got a selection without them."
             )
-        rows, h, gradient = self.memory.take()
-        if h.shape[2] > mask.shape[1]:  # remembered before components went
+        rows, *told = self.memory.take()
+        if told[0].shape[2] > mask.shape[1]:  # remembered before components went
             some = outputs.any(dim=0)
-            h, gradient = h[:, :, some], gradient[:, :, some]
+            told = [part[:, :, some] for part in told]
         mask = mask.unsqueeze(1)
-        return [rows.to(h.device), h * mask, gradient * mask]
+        return [rows.to(mask.device), *(part * mask for part in told)]
 
     def select(self, X: Tensor, seen: Seen, plan: ShadowPlan) -> Tensor:
         """Return the groups to keep (R, n_groups), of all columns X (S, N, columns).
@@ -116,8 +116,9 @@ class ShadowSelection:
             return
         party, seeds = self.selector.party, self.selector.seeds
         fit = FitPlan(plan.refit_epochs)
-        rows, h, gradient = (part[:, -fit.most_rows :] for part in seen)
-        X, Z = take(X, rows), torch.lerp(h, responses(h, gradient), plan.refit_share)
+        rows, h, *more = (part[:, -fit.most_rows :] for part in seen)
+        wanted, start = responses(h, *more), h - more[1] if more[1:] else h
+        X, Z = take(X, rows), torch.lerp(start, wanted, plan.refit_share)
         own = (seeds, self.selector.blocks_of(rows))
         acts = torch.tensor([bool(how["pairs"]) for how in self.reports])
         redrawn = net.redrawn(seeds, party) if acts.any() else None

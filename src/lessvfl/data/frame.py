@@ -423,6 +423,12 @@ class DataConfig(Section):
         1.0,
         "the largest norm of a row's embedding, where there is noise on it",
     )
+    noise_at: str = setting(
+        one_of("embedding", "first-layer"),
+        "embedding",
+        "what that noise is on, and embedding_clip the norm of: a row's embedding, or "
+        "the first layer's output, before its activation",
+    )
     max_categories: int = setting(
         an_int(2), 64, "most different texts in a column of categories"
     )

@@ -119,7 +119,9 @@ def of_columns(
         return None
     times = n_embeddings(own, n_parties, evaluation, n_rows) * n_seeds
     how = (noise.adjacency, noise.covers, delta)
-    return Spend("noise on embeddings", (noise.releases(times),), *how)
+    first = own.data.noise_at == "first-layer"
+    where = "the first layer" if first else "embeddings"
+    return Spend(f"noise on {where}", (noise.releases(times),), *how)
 
 
 def unpriced(own: Settings) -> list[str]:

@@ -241,4 +241,4 @@ class Builder:
         if own.embedding_noise == 0:
             return None
         mechanism = ClippedNoise(own.embedding_clip, own.embedding_noise)
-        return EmbeddingGuard(mechanism, self.private)
+        return EmbeddingGuard(mechanism, self.private, own.noise_at == "first-layer")

@@ -64,6 +64,12 @@ _DEFAULT: dict[str, dict[str, Any]] = {
     },
     "local-lasso": {**_SMALL, **_STEPS, "pretrain_epochs": 2},
 }
+# Behind noise on embeddings or gradients, whose deviation grows with the root of how
+# often a row is in a batch: few epochs, all rows in the first, and of two classes one
+# component, so that there is one number to protect (docs/selection.md).
+_FEW_RELEASES = {"pretrain_epochs": 1.0}
+_BEHIND_EMBEDDINGS = {"train_epochs": 2.0, "embedding_clip": 0.2}
+_BEHIND_GRADIENTS = {"train_epochs": 1.0, "gradient_clip": 0.2}
 MANY_CLASSES = 8  # from here on they take twice the components
 SEVERAL = {"components_per_column": 0.75}  # classes, which lie in more directions
 MANY_ROWS = 5000  # from here on steps are larger, and epochs fewer: two classes
@@ -233,6 +239,20 @@ def _steps(dataset: Dataset) -> dict[str, Any]:
     return steps | ({"bits": 8} if n_rows < FEW_ROWS else {})
 
 
+def _behind_noise(given: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+    """Return where less-vfl-auto starts behind the noise that settings ask for."""
+    on_embeddings = given.get("embedding_noise") or given.get("embedding_epsilon")
+    on_gradients = given.get("gradient_defence") == "gaussian"
+    if not (on_embeddings or on_gradients):
+        return {}
+    start = dict(_FEW_RELEASES)
+    if on_embeddings:
+        start |= _BEHIND_EMBEDDINGS
+    if on_gradients:
+        start |= _BEHIND_GRADIENTS
+    return start | ({"embedding_size": 1} if len(dataset.label_names) <= 2 else {})
+
+
 def _not_read(method: str, name: str, fields: Mapping[str, Field[Any]]) -> ConfigError:
     """Build the sentence about a setting that the method does not read."""
     readers = [
@@ -282,11 +302,14 @@ def resolve(
     fields = settings.fields_of(sections(method))
     start = _start(method, profile, dataset)
     values = {name: value for name, value in start.items() if name in fields}
+    given = {}
     for name, value in (overrides or {}).items():
         if name not in fields:
             raise _not_read(method, name, fields)
-        values[name] = settings.value_of(value, fields[name])
-    found = from_flat(method, profile, values)
+        given[name] = settings.value_of(value, fields[name])
+    if (method, profile) == (methods.DEFAULT, "default"):
+        values |= _behind_noise(given, dataset)
+    found = from_flat(method, profile, values | given)
     check_split(dataset, found.data)
     return found
 

@@ -11,6 +11,7 @@ from lessvfl.errors import RecordError
 from lessvfl_bench.pages.equal import build_equal
 from lessvfl_bench.pages.paper.page import build_bench
 from lessvfl_bench.pages.peers import build_peers
+from lessvfl_bench.pages.privacy import build_privacy
 from lessvfl_bench.pages.rivals import build_rivals
 from lessvfl_bench.pages.theory import build_theory
 
@@ -27,7 +28,7 @@ def _needing(build_page: PageBuilder, *keys: str) -> Callable[[Path], Path]:
             results = json.loads(file.read_text(encoding="utf-8"))
         except (ValueError, OSError):
             raise RecordError(f"{wrong}. Got what is no JSON.") from None
-        own = results if isinstance(results, dict) else {}
+        own = results if isinstance(results, dict) else {"cases": results}
         for key in keys:
             if not own.get(key) and not (key in own and key in MAY_BE_EMPTY):
                 raise RecordError(
@@ -47,8 +48,15 @@ def _needing(build_page: PageBuilder, *keys: str) -> Callable[[Path], Path]:
     return build
 
 
+def _of_cases(results: Mapping[str, Any], folder: Path) -> Path:
+    """Make the page of a study whose results are a list of cases."""
+    found = {tuple(one["case"]): one["found"] for one in results["cases"]}
+    return build_privacy(found, folder)
+
+
 paper = _needing(build_bench, "seeds", "data", "tables", "figures")
 equal = _needing(build_equal, "seeds", "data", "rows", "verdicts", "breakdown")
 peers = _needing(build_peers, "seeds", "data", "methods", "results")
+privacy = _needing(_of_cases, "cases")
 rivals = _needing(build_rivals, "seeds", "places", "rows", "verdicts", "behind")
 theory = _needing(build_theory, "seeds", "n", "results")

@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lessvfl import data, methods
-from lessvfl.data import PartyTable, Problem
+from lessvfl.data import PartyTable
 from lessvfl.errors import ConfigError
 from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
+from lessvfl.run.bundles import BUNDLES
 from lessvfl.run.simulate import Job, Run
-from lessvfl.terms import plural
 from lessvfl.wire.messages import Transport
 from lessvfl_bench.pages.privacy import build_privacy
 from lessvfl_bench.privacy import counts, labels, tables, values
-from lessvfl_bench.privacy.tables import NOTHING, PARTS
+from lessvfl_bench.privacy.tables import NOTHING, PARTS, SPURIOUS
 from lessvfl_bench.privacy.traffic import (
     AnyArray,
     LargerSteps,
@@ -34,20 +34,27 @@ from lessvfl_bench.privacy.traffic import (
 from lessvfl_bench.study import NameList, NumberList, Study, check_options, option
 
 DATA = ("phishing", "credit", "rosmap", "activity_time265")
-# Settings of a run by the name of a defence.
+# Settings of a run by the name of a defence; what travels takes 4 bits anyway, 8 where
+# rows are few.
 DEFENCES: dict[str, dict[str, Any]] = {
     NOTHING: {},
     "labels-8": {"label_epsilon": 8.0},
     "labels-3": {"label_epsilon": 3.0},
     "labels-1": {"label_epsilon": 1.0},
-    "marvell": {"gradient_defence": "marvell", "gradient_noise": 4.0},
+    "marvell-1": {"gradient_defence": "marvell", "gradient_noise": 1.0},
+    "marvell-4": {"gradient_defence": "marvell", "gradient_noise": 4.0},
     "max-norm": {"gradient_defence": "max-norm"},
-    "gradient-noise": {"gradient_defence": "gaussian", "gradient_noise": 1.0},
-    "embedding-noise": {"embedding_noise": 1.0},
+    "gradient-noise-0.2": {"gradient_defence": "gaussian", "gradient_noise": 0.2},
+    "gradient-noise-1": {"gradient_defence": "gaussian", "gradient_noise": 1.0},
+    "deeper-head": {"fusion_depth": 3},
+    "embedding-noise-0.3": {"embedding_noise": 0.3},
+    "embedding-noise-1": {"embedding_noise": 1.0},
+    "embedding-noise-3": {"embedding_noise": 3.0},
     "one-component": {"embedding_size": 1},
     "four-bits": {"bits": 4},
+    "all-bits": {"bits": 32},
+    **{name: dict(bundle.settings) for name, bundle in BUNDLES.items()},
 }
-SPURIOUS = 0.5
 FACTOR = 10.0  # of the steps of a party that completes its model actively
 
 PrivacyCase = tuple[str, str, str, str, int]
@@ -63,15 +70,20 @@ class Privacy(Study):
     leak is an attack's score less its control: the same attacker without the traffic.
     'shuffled' is the attack where labels or rows are in random order. Labels are scored
     by AUC, of several classes in the mean over classes, columns by R2; both are means
-    over parties and seeds. DCS is the Defence Capability Score of VFLAIR.
+    over parties and seeds. 'standard' and 'strict' are those of --privacy. DCS is the
+    Defence Capability Score of VFLAIR.
     """
 
     data: NameList = option(DATA, "By name or file.")
     methods: NameList = option((methods.DEFAULT,), "See 'lessvfl methods'.")
-    defences: NameList = option((NOTHING,), f"Some of {', '.join(DEFENCES)}.")
+    defences: NameList = option(tuple(DEFENCES), "By name, some of them.")
     seeds: NumberList = option((0, 1, 2, 3, 4), "One run each.")
     data_dir: Path | None = option(None, "Folder of local data sets (LESSVFL_DATA).")
-    smallest: ClassVar = {"data": ("breast-cancer",), "seeds": (0,)}
+    smallest: ClassVar = {
+        "data": ("breast-cancer",),
+        "defences": (NOTHING,),
+        "seeds": (0,),
+    }
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -113,7 +125,7 @@ class Privacy(Study):
             [table.name for table in problem.parties],
             problem.y_train,
         )
-        found = attacked(recording, server, problem, y, seed)
+        found = attacked(recording, server, run, y, seed)
         sent = numbers["communication"]["payload_bytes"]
         return {
             "balanced_accuracy": numbers["balanced_accuracy"]["final"],
@@ -121,7 +133,7 @@ class Privacy(Study):
             "real": numbers["spurious"]["real_kept_share"],
             "megabytes": sum(sent.values()) / 1e6,
             "n_classes": problem.n_classes,
-            "attacks": found | active_completion(job, problem, y, seed),
+            "attacks": found | active_completion(job, y, seed, problem.parties[0].name),
             "parties": [
                 counts.observed(server, numbers, table.name)
                 for table in problem.parties
@@ -138,8 +150,7 @@ class Privacy(Study):
 
     def page(self, found: Mapping[Any, Any], out: Path) -> Path:
         """Write the page of all of it."""
-        about = f"{plural(len(self.seeds), 'seed')}, planted noise {SPURIOUS:g}"
-        return build_privacy(about, found, out)
+        return build_privacy(found, out)
 
 
 def recorded(job: Job, seed: int, pushing: str | None = None) -> tuple[Run, Recording]:
@@ -176,16 +187,16 @@ def true_labels(job: Job, seed: int) -> AnyArray:
 
 
 def attacked(
-    recording: Recording, server: ServerView, problem: Problem, y: AnyArray, seed: int
+    recording: Recording, server: ServerView, run: Run, y: AnyArray, seed: int
 ) -> Attacked:
     """Attack a run from every side; return means over the parties that were attacked.
 
     `y` are the true labels; the server has those that training is told.
     """
-    shared = Shared.of(problem, seed)
+    problem, shared = run.problem, Shared.of(run.problem, seed)
     each: dict[str, list[dict[str, float]]] = {}
-    for table in problem.parties:
-        view = party_view(recording, shared, table.name, table.X_train)
+    for table, model in zip(problem.parties, run.model.parties, strict=True):
+        view = party_view(recording, shared, table, model)
         looks, X = server.embeddings[table.name], real_columns(table)
         of_labels = labels.measure(view, y, problem.n_classes, seed)
         of_columns = values.measure(looks, X, server.y, seed)
@@ -197,15 +208,15 @@ def attacked(
     }
 
 
-def active_completion(job: Job, problem: Problem, y: AnyArray, seed: int) -> Attacked:
+def active_completion(job: Job, y: AnyArray, seed: int, pushing: str) -> Attacked:
     """Run again with a first party that takes large steps; complete its model.
 
-    Nothing where that party is sent no gradient.
+    `pushing` is its name. Nothing where it is sent no gradient.
     """
-    table = problem.parties[0]
-    _, recording = recorded(job, seed, table.name)
-    shared = Shared.of(problem, seed)
-    view = party_view(recording, shared, table.name, table.X_train)
+    run, recording = recorded(dataclasses.replace(job, curve=False), seed, pushing)
+    problem = run.problem
+    table, model = problem.parties[0], run.model.parties[0]
+    view = party_view(recording, Shared.of(problem, seed), table, model)
     if not view.gradients:
         return {}
     return {labels.ACTIVE: labels.completion(view, y, problem.n_classes, seed)}

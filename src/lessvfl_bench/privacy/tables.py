@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lessvfl.remote.align import Mode
@@ -12,7 +12,9 @@ from lessvfl_bench.privacy import counts
 from lessvfl_bench.study import mean, number
 
 NOTHING = "none"
+SPURIOUS = 0.5  # planted noise, a share of each party's columns
 BETA = 0.5  # the weight of the main task in the Defence Capability Score, as VFLAIR's
+ATTACKED = ("labels", "columns")  # what an attack's name begins with
 PARTS = ("score", "control", "shuffled")
 ALIGNED: tuple[Mode, ...] = ("psi", "plain")  # modes that tell of ids
 WORTH = {
@@ -21,6 +23,8 @@ WORTH = {
     "real": "real kept",
     "megabytes": "MB both ways",
 }
+
+TASK = {key: head for key, head in WORTH.items() if key != "megabytes"}
 
 RunKey = tuple[str, str, str]  # data set, method and defence
 DefendedRuns = dict[RunKey, list[dict[str, Any]]]  # of all seeds
@@ -96,12 +100,73 @@ def attack_rows(runs: DefendedRuns) -> list[Cells]:
                 | {"attack": attack}
                 | {part: f"{found[part]['mean']:.3f}" for part in PARTS}
                 | {
-                    "leak": f"{score - control:+.3f}",
+                    "leak": leak_text(some, attack),
                     "DCS": f"{capability(score, worth, undefended):.3f}",
                     "DCS above chance": f"{capability(above, *main):.3f}",
                 }
             )
     return rows
+
+
+def worst_rows(runs: DefendedRuns) -> list[Cells]:
+    """Return a row a defence: by data set the worst leaks of labels and of columns."""
+    return _beside(runs, lambda s: [f"{worst(s, what):+.2f}" for what in ATTACKED])
+
+
+def task_rows(runs: DefendedRuns) -> list[Cells]:
+    """Return a row a defence: by data set accuracy, noise removed and real kept."""
+    return _beside(runs, lambda s: [number(mean(s, what), 2) for what in TASK])
+
+
+def _beside(
+    runs: DefendedRuns, told: Callable[[list[dict[str, Any]]], list[str]]
+) -> list[Cells]:
+    """Return a row for every method and defence, a column for every data set."""
+    names = dict.fromkeys(name for name, *_ in runs)
+    rows = []
+    for method, defence in dict.fromkeys(key[1:] for key in runs):
+        row = {"method": method, "defence": defence}
+        for name in names:
+            some = runs.get((name, method, defence))
+            row[name] = " / ".join(told(some)) if some else ""
+        rows.append(row)
+    return rows
+
+
+def leak_tables(runs: DefendedRuns) -> dict[str, list[Cells]]:
+    """Return by data set and method the leak of every attack, a row a defence."""
+    places: dict[str, DefendedRuns] = {}
+    for key, some in runs.items():
+        places.setdefault(f"Leak on {key[0]}, {key[1]}", {})[key] = some
+    found = {}
+    for title, own in places.items():
+        names = dict.fromkeys(
+            name for some in own.values() for name in attacks_of(some)
+        )
+        found[title] = [
+            {"defence": defence}
+            | {head: number(mean(some, key)) for key, head in TASK.items()}
+            | {name: leak_text(some, name) for name in names}
+            for (*_, defence), some in own.items()
+        ]
+    return found
+
+
+def leak_text(some: Sequence[Mapping[str, Any]], attack: str) -> str:
+    """Write the leak of an attack, nothing where it was not there."""
+    return f"{leak(some, attack):+.3f}" if attack in attacks_of(some) else ""
+
+
+def leak(some: Sequence[Mapping[str, Any]], attack: str) -> float:
+    """Return an attack's score less its control, a mean over seeds."""
+    found = spreads(some, attack)
+    return found["score"]["mean"] - found["control"]["mean"]
+
+
+def worst(some: Sequence[Mapping[str, Any]], about: str) -> float:
+    """Return the leak of the attack that finds most, of those on labels or columns."""
+    leaks = [leak(some, name) for name in attacks_of(some) if name.startswith(about)]
+    return max(leaks, default=0.0)
 
 
 def capability(attack: float, worth: float, undefended: float) -> float:
@@ -139,7 +204,10 @@ def tables(found: Mapping[Any, Any]) -> dict[str, list[Cells]]:
     """Return every table by its title, those that have rows."""
     runs = by_defence(found)
     every = {
+        "The worst leak of labels / of columns": worst_rows(runs),
+        "Balanced accuracy / noise removed / real kept": task_rows(runs),
         "Runs": run_rows(runs),
+        **leak_tables(runs),
         "Attacks": attack_rows(runs),
         "The share of features that a party kept, by R2": kept_rows(runs),
         "Whether another side has an id of one's own, by AUC": member_rows(),

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.plans import Batches, Rows, parts, sample_rows
-from lessvfl.data import Problem
+from lessvfl.data import PartyTable, Problem
+from lessvfl.run.fitted import FittedParty
 from lessvfl.terms import PartyId
 from lessvfl.wire import messages
 from lessvfl.wire.parties import bill_line
@@ -165,7 +166,7 @@ class PartyView:
     party: PartyId
     X: AnyArray  # its own columns of the training rows, (N, d)
     gradients: Looks  # of each row's own loss
-    sent: Looks  # its own embeddings
+    learnt: AnyArray  # its own embeddings as its network makes them last, (N, E)
 
 
 @dataclass(frozen=True)
@@ -191,17 +192,46 @@ class _Seen:
 
 
 def party_view(
-    recording: Recording, shared: Shared, party: PartyId, X: AnyArray
+    recording: Recording, shared: Shared, table: PartyTable, model: FittedParty
 ) -> PartyView:
-    """Return what one party sees in a run that was recorded."""
-    seen = list(_replay(recording.carried, shared, party))
+    """Return what one party sees in a run that was recorded, and what it ends with."""
+    seen = list(_replay(recording.carried, shared, table.name))
     down = [
         dataclasses.replace(one, values=one.values * len(one.rows))  # dL is of a mean
         for one in seen
         if one.way == "down"
     ]
-    up = [one for one in seen if one.way == "up"]
-    return PartyView(party, X, _looks(down, shared), _looks(up, shared))
+    sent = _looks([one for one in seen if one.way == "up"], shared)
+    learnt = _learnt(table, model, sent)
+    return PartyView(table.name, table.X_train, _looks(down, shared), learnt)
+
+
+def _learnt(table: PartyTable, model: FittedParty, sent: Looks) -> AnyArray:
+    """Return a party's own embeddings, without what is done to them on their way.
+
+    Of one that kept nothing they are the last that it sent.
+    """
+    if model.constant is not None or not model.kept:
+        return last_of(sent) if sent else np.zeros((len(table.X_train), 1))
+    kept = np.isin(np.asarray(table.features)[table.groups], model.kept)
+    weights = model.net.input_weights
+    rows = torch.as_tensor(table.X_train[:, kept], dtype=weights.dtype)
+    with torch.no_grad():
+        found: AnyArray = model.net(rows.unsqueeze(0))[0].double().cpu().numpy()
+    return found
+
+
+def last_of(looks: Looks) -> AnyArray:
+    """Return the values of every row in the last look at it.
+
+    Looks of another width than the last are left out; what no look has is the mean.
+    """
+    n_components = list(looks.values())[-1].shape[1]
+    last = np.full((len(next(iter(looks.values()))), n_components), np.nan)
+    for look in looks.values():
+        if look.shape[1] == n_components:
+            last = np.where(np.isnan(look), last, look)
+    return np.where(np.isnan(last), np.nanmean(last, axis=0), last)
 
 
 def server_view(
