@@ -19,6 +19,7 @@ from lessvfl.run.accounting import Extent, epsilon_of
 from lessvfl.run.simulate import Job, simulate
 from lessvfl.wire import messages
 from lessvfl_bench.privacy.traffic import Recording
+from lessvfl_bench.studies.epsilon import OF_ONE
 
 DELTA = 1e-5
 
@@ -188,3 +189,11 @@ def test_with_noise_test_rows_are_scored_once(table):
 def test_nothing_is_said_or_loaded_where_nothing_is_on(table):
     run = simulate(Job(table, settings(table, train_epochs=1.0), parties=2), [0])[0]
     assert "privacy" not in run.numbers
+
+
+def test_the_study_of_selection_spends_what_it_says():
+    """Its noise is a table, so that it runs where the accountant is not."""
+    for epsilon, noise in OF_ONE.items():
+        assert noise == pytest.approx(accounting.noise_for(epsilon, 1e-5, 1), rel=1e-3)
+        many = accounting.noise_for(epsilon, 1e-5, 25)
+        assert 5 * noise == pytest.approx(many, rel=1e-3)
