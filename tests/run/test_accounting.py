@@ -194,6 +194,6 @@ def test_nothing_is_said_or_loaded_where_nothing_is_on(table):
 def test_the_study_of_selection_spends_what_it_says():
     """Its noise is a table, so that it runs where the accountant is not."""
     for epsilon, noise in OF_ONE.items():
-        assert noise == pytest.approx(accounting.noise_for(epsilon, 1e-5, 1), rel=1e-3)
-        many = accounting.noise_for(epsilon, 1e-5, 25)
-        assert 5 * noise == pytest.approx(many, rel=1e-3)
+        for times in (1, 25):
+            releases = [Releases("gaussian", noise * math.sqrt(times), times)]
+            assert epsilon_of(releases, DELTA) == pytest.approx(epsilon, rel=1e-3)
