@@ -26,9 +26,8 @@ class Bundle:
 BUNDLES: Mapping[str, Bundle] = MappingProxyType(
     {
         "standard": Bundle(
-            MappingProxyType({"gradient_defence": "max-norm"}),
-            "Gradients no longer say by their length whose label is rare; there is no "
-            "epsilon.",
+            MappingProxyType({"label_epsilon": 3.0, "embedding_noise": 0.3}),
+            "Labels have an epsilon, and columns are told less of.",
         ),
         "strict": Bundle(
             MappingProxyType({"label_epsilon": 1.0, "embedding_noise": 1.0}),
