@@ -424,7 +424,7 @@ def test_a_party_that_breaks_off_gets_no_look_that_is_not_paid_for(tmp_path):
     noise = {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"}
     own = own_settings("less-vfl") | noise
     more = {"tell_share": False}
-    run_all(tmp_path, own=own, server=more, evaluation="end", dies_at={"clinic": 30})
+    run_all(tmp_path, own=own, server=more, evaluation="end", dies_at={"clinic": 15})
     (releases,) = spent_of_labels(tmp_path).values()
     assert [name.partition(" ")[2] for name in releases] == ["", "after breaks"]
     (one,) = releases[next(name for name in releases if "breaks" in name)]
