@@ -152,14 +152,24 @@ def trained(tmp_path_factory):
     return train(tmp_path_factory.mktemp("trained"))
 
 
-def train(out: Path, policy: Policy = WIDE, labels: Any = None, **more: Any) -> Path:
-    """Run a method between all sides; `more` is of the server's config."""
+def train(
+    out: Path,
+    policy: Policy = WIDE,
+    labels: Any = None,
+    columns: Any = None,
+    **more: Any,
+) -> Path:
+    """Run a method between all sides; `more` is of the server's config.
+
+    `columns` is of the parties'.
+    """
     own = server_config(out, **{"align": "plain"} | more)
     with a_hub() as hub:
         for name in HELD:
             rows = order(name)
             frame = a_frame(name).take(rows)
-            config = party_config(name, out, align="plain", policy=policy)
+            how = {"align": "plain", "policy": policy} | (columns or {})
+            config = party_config(name, out, **how)
             Side(PartyProcess(name, config, frame, IDS[rows]), hub.port)
         status = Status("run", own.method, "people", tuple(HELD))
         table = LabelTable(the_labels() if labels is None else labels, ids=IDS)

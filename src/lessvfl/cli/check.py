@@ -132,6 +132,8 @@ def _print(report: TableReport) -> None:
         results.say(task_sentence(report.task, report.task_reason or ""))
     if report.test_rows_seen is not None:
         results.say(f"Split by seed 0: {seen_words(report.test_rows_seen)}")
+    if report.privacy is not None:
+        results.say(f"Privacy: {report.privacy}.")
     for problem in report.problems:
         results.say(f"Stops a run: {problem}")
     for sentence in report.unsaid:

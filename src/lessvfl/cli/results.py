@@ -178,7 +178,7 @@ def tell_server(record: RunRecord) -> None:
     from rich.console import Console
 
     from lessvfl import terms
-    from lessvfl.report import intervals, sentences, server, tables
+    from lessvfl.report import intervals, privacy, sentences, server, tables
 
     if rows_said := sentences.label_words(record):
         say(f"{rows_said}.")
@@ -196,7 +196,7 @@ def tell_server(record: RunRecord) -> None:
         tell_bill(record)
         return
     say(sentences.headline(record))
-    for sentence in sentences.together(record):
+    for sentence in (*sentences.together(record), *privacy.spent(record)):
         say(sentence)
     for run in record.runs:
         finals = (
@@ -234,12 +234,12 @@ def tell_party(record: RunRecord) -> None:
     """Say how a run ended for a party: what may go and why, what was sent to whom."""
     from rich.console import Console
 
-    from lessvfl.report import operator, verdicts
+    from lessvfl.report import operator, privacy, verdicts
     from lessvfl.terms import bytes_text, listed
 
     is_terminal, found = Console().is_terminal, verdicts.verdicts(record)
     say(f"{operator.headline(record)}.")
-    for sentence in verdicts.dwarfing(record):
+    for sentence in (*verdicts.dwarfing(record), *privacy.spent(record)):
         say(sentence)
     for verdict in (verdicts.NOT_NEEDED, verdicts.UNDECIDED, verdicts.NEEDED):
         some = [one for one in found if one.verdict == verdict]

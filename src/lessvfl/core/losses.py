@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lessvfl.core.plans import Rows, stream, take
-from lessvfl.core.privacy import GradientDefence
+from lessvfl.core.plans import Rows, take
+from lessvfl.core.privacy import GradientDefence, streams_by
 from lessvfl.core.prox import per_replica
 from lessvfl.terms import Task
 
@@ -122,6 +122,7 @@ class Labels:
     blocks: Tensor | None = None  # that rows belong to (S, N); None: all are alone
     flips: float = 0.0  # probability that another class is told, each
     defence: GradientDefence | None = None  # of its gradients; None: they leave as such
+    private: tuple[int, ...] = ()  # seeds of its noise, which parties do not know
 
     def protected(
         self, gradient: Tensor, widths: Sequence[int], *name: str | int
@@ -129,9 +130,11 @@ class Labels:
         """Return dL/dh (R, b, E) as it may leave, each party's part for itself."""
         if self.defence is None:
             return gradient
-        streams = [stream(seed, "defence", *name) for seed in self.seeds]
-        own = torch.split(gradient, list(widths), dim=2)
-        return torch.cat([self.defence.apply(g, self.y, streams) for g in own], dim=2)
+        parts = []
+        for place, own in enumerate(torch.split(gradient, list(widths), dim=2)):
+            streams = streams_by(own, self.private, "defence", *name, place)
+            parts.append(self.defence.apply(own, self.y, streams))
+        return torch.cat(parts, dim=2)
 
     def at(self, rows: Rows) -> Labels:
         """Return the labels of some rows."""

@@ -81,6 +81,21 @@ def norms_of(rows: Tensor) -> Tensor:
     return norms.clamp_min(TINY)
 
 
+def streams_by(
+    values: Tensor, seeds: Sequence[int], *name: str | int
+) -> list[torch.Generator]:
+    """Return a stream a replica, of a seed, a name, and the values (R, ...) themselves.
+
+    The same values have the same noise, and others noise of their own: no difference of
+    two is without.
+    """
+    found = []
+    for seed, own in zip(seeds, values.detach().cpu(), strict=True):
+        content = hashlib.sha256(own.contiguous().numpy().tobytes()).hexdigest()
+        found.append(stream(seed, *name, content))
+    return found
+
+
 # ------------------------------------------------------------------- what a party sends
 
 
@@ -99,11 +114,7 @@ class EmbeddingGuard:
 
     def release(self, h: Tensor, *name: str | int) -> Tensor:
         """Return numbers of rows (R, n, width) as they may leave."""
-        generators = []
-        for seed, rows in zip(self.seeds, h.detach().cpu(), strict=True):
-            content = hashlib.sha256(rows.contiguous().numpy().tobytes()).hexdigest()
-            generators.append(stream(seed, "noise", *name, content))
-        return self.mechanism.apply(h, generators)
+        return self.mechanism.apply(h, streams_by(h, self.seeds, "noise", *name))
 
     def back(self, gradient: Tensor, h: Tensor) -> Tensor:
         """Return the gradient by what was given to :meth:`release`."""

@@ -44,6 +44,7 @@ class TableReport:
     kinds: Mapping[str, int]  # columns that are used, by what they are
     unsaid: tuple[str, ...] = ()  # what was not looked at, and why
     test_rows_seen: float | None = None  # share that equal a training row, by seed 0
+    privacy: str | None = None  # what a run would spend of it, or what runs have spent
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a value that ``json.dumps`` takes."""
@@ -55,6 +56,7 @@ class TableReport:
             "label_names": list(self.label_names),
             "columns": dict(self.kinds),
             "test_rows_seen": self.test_rows_seen,
+            "privacy": self.privacy,
             "problems": list(self.problems),
             "unsaid": list(self.unsaid),
             "findings": [

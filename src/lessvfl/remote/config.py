@@ -6,6 +6,7 @@ each line is explained in ``docs/machines.md``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +18,12 @@ from lessvfl import settings
 from lessvfl.data import TASKS, marks_by_column, read_yaml
 from lessvfl.errors import ConfigError
 from lessvfl.remote.align.messages import Mode
-from lessvfl.remote.policy import Policy
+from lessvfl.remote.policy import LabelPolicy, Policy
 from lessvfl.settings import AboveZero, Finite, Kind, Positive, Schema
 from lessvfl.terms import Evaluation
 
 MOST_LETTERS = 300  # of a reason
+MOST = sys.float_info.max
 PATHS = ("certificate", "key", "ca", "data", "out", "test_ids")  # relative to the file
 
 
@@ -47,6 +49,7 @@ Seeds = Annotated[
 FeatureGroups = Annotated[
     dict[Name, str | list[Name]], Kind("feature names with their columns", _are_columns)
 ]
+NotNegative = Annotated[float, Meta(ge=0, le=MOST, description="a float in [0, inf)")]
 Range = Annotated[
     tuple[Finite, Finite], Kind("two numbers, the lower first", lambda v: v[0] < v[1])
 ]
@@ -93,6 +96,24 @@ class ColumnSettings(Schema):
     # By feature, what a letter quotes as a reason.
     reason_texts: ReasonTexts = field(default_factory=dict)
     seed_private: Literal["own", "shared"] = "own"  # shared: as 'lessvfl run' has it
+    embedding_noise: NotNegative = 0.0  # on all that leaves, as a multiple of the clip
+    embedding_epsilon: AboveZero | None = None  # that a run may spend, in its place
+    embedding_clip: AboveZero = 1.0  # the largest norm of a row's embedding, with noise
+    noise_at: Literal["embedding", "first-layer"] = "embedding"  # what it is on
+
+    def __post_init__(self) -> None:
+        """Refuse values that are not allowed, and noise that a server could draw."""
+        super().__post_init__()
+        if self.has_noise and self.seed_private == "shared":
+            raise ConfigError(
+                "The 'seed_private' setting must be own with noise on embeddings, "
+                "which nobody else may know. Got shared."
+            )
+
+    @property
+    def has_noise(self) -> bool:
+        """Tell whether noise is added to the embeddings that leave."""
+        return self.embedding_noise > 0 or self.embedding_epsilon is not None
 
 
 @dataclass(frozen=True)
@@ -129,6 +150,7 @@ class ServerConfig(Common):
     silence: AboveZero = 60.0  # seconds without a sign of life from a connected party
     save_every: Positive = 50  # steps between two checkpoints
     status: str | None = None  # HOST:PORT of the status page
+    policy: LabelPolicy = field(default_factory=LabelPolicy)  # what labels may cost
 
     def __post_init__(self) -> None:
         """Refuse values that are not allowed, and one name for two parties."""
@@ -156,6 +178,15 @@ class PartyConfig(Common, ColumnSettings):
     reveal: Literal["nothing", "counts", "features"] = "nothing"  # of its selection
     align: Mode = "none"  # how it lets rows be aligned
     policy: Policy = field(default_factory=Policy)  # what it lets a server ask of it
+
+    def __post_init__(self) -> None:
+        """Refuse values that are not allowed, and a bound of what has no price."""
+        super().__post_init__()
+        if self.policy.epsilon is not None and not self.has_noise:
+            raise ConfigError(
+                "With 'epsilon' in its policy a party must add noise to what leaves: "
+                "'embedding_epsilon' or 'embedding_noise' says how much. Got neither."
+            )
 
 
 def table_of(config: Common) -> Path:
@@ -208,7 +239,8 @@ def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConf
     if type(values.get("seeds")) is int:
         values["seeds"] = [values["seeds"]]
     if isinstance(policy := values.get("policy"), dict):
-        values["policy"] = Policy.of(policy, "policy")
+        kind = LabelPolicy if cls is ServerConfig else Policy
+        values["policy"] = kind.of(policy, "policy")
     if cls is ServerConfig and isinstance(names := values.get("columns"), list):
         values["columns"] = {"columns": names}
     if cls is ServerConfig and isinstance(own := values.get("columns"), dict):

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from lessvfl import __version__
+from lessvfl.core.plans import SECRET
 from lessvfl.data import Table, digest_of
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.remote.align.keys import SECRET_BYTES
@@ -110,6 +111,10 @@ class Home:
         text = "/".join(map(str, names))
         return hmac.digest(self.secret, text.encode(), "sha256")
 
+    def seed(self, *names: str | int) -> int:
+        """Return a seed for one purpose, as none that is shared, by the secret."""
+        return SECRET + int.from_bytes(self.key(*names), "big")
+
     @property
     def _path(self) -> Path:
         return self.folder / STATE
@@ -146,6 +151,11 @@ def facts_of(
         "code of the network": "none" if code is None else _code_digest(code),
         **{f"version of {name}": own for name, own in computed_by.items()},
     }
+
+
+def rows_of(facts: Digests) -> str:
+    """Return the digest of ids, or else of cells, that rows are known by."""
+    return facts["cells"] if facts["ids"] == digest_of(None).hex() else facts["ids"]
 
 
 def _code_digest(spec: str) -> str:

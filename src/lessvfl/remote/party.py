@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 from lessvfl import data, methods
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.party_data import cut_columns
-from lessvfl.core.plans import PART, SECRET, TrainPlan
+from lessvfl.core.plans import PART, TrainPlan
 from lessvfl.data import Scratch, Table, are_all
 from lessvfl.errors import PolicyError, ProtocolError
 from lessvfl.remote.align import Ids, PartyAligner
 from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
-from lessvfl.remote.home import Home, versions
+from lessvfl.remote.home import Home, rows_of, versions
 from lessvfl.remote.policy import PolicyChecker, planned
 from lessvfl.remote.requests import Prepared, SeedRows, in_a_sentence
 from lessvfl.remote.seed import SERVER, SeedRun, encode, party_record
@@ -47,6 +47,7 @@ from lessvfl.remote.session import (
 )
 from lessvfl.remote.spent import RunBudget
 from lessvfl.remote.tables import OwnTable, open_table
+from lessvfl.run.accounting import Extent, Spend, of_columns, with_noise
 from lessvfl.run.build import Builder, check_pinned, clamp_batch, cut_stored
 from lessvfl.run.fitted import NETWORKS
 from lessvfl.run.profiles import Settings
@@ -112,7 +113,7 @@ class PartyProcess:
         self._seed_shown = (0, 0)  # which of how many
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
-            about = facts["cells"] if ids is None else facts["ids"]
+            about = rows_of(facts)
             run = self.home.key("spent").hex()[:16]
             self.budget = RunBudget(self.folder, self.checker, about, run)
             kept: Any = self._scratch.keep(ids)
@@ -213,12 +214,15 @@ class PartyProcess:
         agreed = Agreement(message, settings)
         size, n_parties = settings.net.components(self._n_inputs), len(message.parties)
         shown = planned(settings, size, n_parties, self.config.policy.evaluation)
-        self.budget.plan(shown, len(message.seeds))
+        self.budget.plan(shown, len(message.seeds), self.config.has_noise)
+        price = self.budget.price(self._priced(agreed, self.own.whole.n_rows)[1])
         if self._run_told != message.run:
             self._run_told = message.run
             log.info("takes part in a run of method %s", message.method)
             n_values, n_columns = math.ceil(shown * len(message.seeds)), self._n_inputs
             log.info(SHOWS, n_values, n_columns)
+            if price is not None:
+                self.status.do(price.words("row"))
         self.status.begin_run(message.method)
         known = self._file(agreed).read()
         is_over: bool = known.values["is_over"]
@@ -230,6 +234,17 @@ class PartyProcess:
         else:
             self.state = Connected(agreed)
         return is_over
+
+    def _priced(self, agreed: Agreement, n_rows: int) -> tuple[Settings, Spend | None]:
+        """Return its settings in a run with so many rows, and what that spends of each.
+
+        The noise is as much as its epsilon asks for.
+        """
+        policy, welcome = self.config.policy, agreed.message
+        sizes = (len(welcome.parties), policy.evaluation, len(welcome.seeds))
+        extent = Extent(*sizes, policy.delta, n_rows)
+        own = with_noise(self.own.settings(agreed.settings), extent)
+        return own, of_columns(own, *extent)
 
     def _align(self, message: bytes) -> control.Align | control.Agreed:
         """Answer the label holder's messages; take the common order from the last.
@@ -317,6 +332,7 @@ class PartyProcess:
                 f"Party '{self.name}' has one set of training and test rows a seed. "
                 f"Got a second one for seed {message.seed}."
             )
+        self.budget.charge(self._priced(at.said, at.rows.n_rows)[1])
         collect = self._scratch.collect
         train = collect(message.places("train"), message.n_train)
         test = collect(message.places("test"), message.n_test)
@@ -342,12 +358,11 @@ class PartyProcess:
         """Return the seed of its own streams, which nobody else can know."""
         if self.config.seed_private == "shared":
             return seed
-        key = self.home.key("private", seed, self.name)
-        return SECRET + int.from_bytes(key, "big")
+        return self.home.seed("private", seed, self.name)
 
     def _prepared(self, agreed: Agreement, table: Table, rows: SeedRows) -> Prepared:
         """Prepare a seed as the simulator would build it."""
-        whole = self.own.settings(agreed.settings)
+        whole, spend = self._priced(agreed, table.n_rows)
         config = clamp_batch(whole.config, len(rows.train))
         plans = config.plans(len(agreed.message.parties))
         private = self.private_seed(rows.seed)
@@ -390,6 +405,8 @@ class PartyProcess:
             party,
             private,
             self._place(rows.seed),
+            build.embedding_noise,
+            spend,
         )
 
     def _rows_alone(self, agreed: Agreement) -> list[Table]:

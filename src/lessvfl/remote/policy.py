@@ -24,6 +24,7 @@ from lessvfl.core.hidden_paths import INFERENCES
 from lessvfl.core.network import NetConfig
 from lessvfl.core.plans import QueryPlan, TrainPlan
 from lessvfl.errors import PolicyError
+from lessvfl.run.accounting import DELTA
 from lessvfl.run.profiles import OWN, Settings, from_flat
 from lessvfl.settings import AboveZero, Finite, Kind, Natural, Positive, Share
 from lessvfl.terms import Evaluation, plural
@@ -99,6 +100,17 @@ PolicyLimits = Annotated[
 ]
 
 
+Delta = Annotated[float, Meta(gt=0, lt=1, description="a float in (0, 1)")]
+
+
+@dataclass(frozen=True)
+class LabelPolicy(settings.Schema):
+    """The ``policy`` section of the server's config: what runs may tell of labels."""
+
+    epsilon: AboveZero | None = None  # of a label, over all runs side by side
+    delta: Delta = DELTA  # that goes with it
+
+
 @dataclass(frozen=True)
 class Policy(settings.Schema):
     """The ``policy`` section of a party's config; its defaults let `default` pass."""
@@ -121,6 +133,8 @@ class Policy(settings.Schema):
     predict_ids: str | None = None  # a file of the ids that may be predicted; none: all
     reasons: Telling = "none"  # for a prediction: at home alone, or told by feature
     reason_rows: Natural = 10_000  # to give reasons for in all, each every time
+    epsilon: AboveZero | None = None  # of a row, over all runs with the same rows
+    delta: Delta = DELTA  # that goes with it
     limits: PolicyLimits = field(default_factory=dict)  # the most of single settings
 
     def __post_init__(self) -> None:

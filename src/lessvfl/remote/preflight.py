@@ -15,9 +15,12 @@ from lessvfl import data
 from lessvfl.data import Dataset, Finding, Table, check, columns, dealing, relations
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.config import HolderColumns, PartyConfig, ServerConfig
-from lessvfl.remote.home import STATE
+from lessvfl.remote.home import STATE, facts_of, rows_of
 from lessvfl.remote.own_columns import party_config, roles, without_roles
 from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.policy import PolicyChecker
+from lessvfl.remote.price import LabelBudget, Price
+from lessvfl.remote.spent import AllRuns
 from lessvfl.remote.tables import LabelTable, open_table, resolve_settings
 from lessvfl.run.profiles import Settings
 from lessvfl.wire.flight import parse_address
@@ -87,7 +90,20 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
         check.in_order([_by_config(finding, name) for finding in found], table.names),
         check.kinds_of(own),
         (NO_LABELS,),
+        privacy=attempt(lambda: _spent(config, name, table, ids)),
     )
+
+
+def _spent(config: PartyConfig, name: str, table: Table, ids: Any) -> str | None:
+    """Say what runs with these rows have spent of each, where noise is added."""
+    if not config.has_noise:
+        return None
+    about = rows_of(facts_of(table, ids, {}, None))
+    checker = PolicyChecker(name, config.policy)
+    spent = AllRuns(Path(config.out), checker, "").spent(about)
+    most = config.policy.epsilon
+    bound = "" if most is None else f" of {most:g}"
+    return f"runs with these rows have spent epsilon {spent:.3g}{bound} of every row"
 
 
 def _by_config(finding: Finding, name: str) -> Finding:
@@ -127,9 +143,14 @@ def check_server(config: ServerConfig) -> check.TableReport:
         own = None if ids is None else attempt(lambda: Ids(ids, config.id or "id"))
         if ids is None or own is not None:  # what a run lacks for alignment
             attempt(lambda: Aligner(config.align, own, table.n_rows, secret=bytes(32)))
+        price = None
         if settings is not None:
             attempt(lambda: _split(table, settings, config))
-        report = _of_labels(dataset, config, problems)
+            price = attempt(lambda: _price(table, settings, config))
+        report = dataclasses.replace(
+            _of_labels(dataset, config, problems),
+            privacy=None if price is None else price.words("label"),
+        )
         if config.columns is None:
             return report
         return _with_columns(report, config, config.columns)
@@ -165,6 +186,12 @@ def _with_columns(
         kinds=found.kinds,
         unsaid=(NO_OTHERS,),
     )
+
+
+def _price(table: LabelTable, settings: Settings, config: ServerConfig) -> Price | None:
+    """Return what another run would spend of every label, or refuse it."""
+    rows = table.settled(settings, config.align)
+    return LabelBudget(config, settings).price(rows.dataset, rows.ids, "")
 
 
 def _split(table: LabelTable, settings: Settings, config: ServerConfig) -> None:

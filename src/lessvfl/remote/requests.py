@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl.core.plans import QueryPlan, TrainPlan, are_alike
+from lessvfl.core.privacy import ClippedNoise
 from lessvfl.data import Encoding, Places
 from lessvfl.errors import LessVFLError, PolicyError, ProtocolError
 from lessvfl.party import Party
 from lessvfl.remote.policy import PolicyChecker
+from lessvfl.run.accounting import Spend
 from lessvfl.terms import PartyId
 from lessvfl.wire import messages
 from lessvfl.wire.coding import BITS
@@ -84,6 +86,8 @@ class Prepared:
     build: Callable[[], Party]  # a fresh party on these rows
     private: int = field(repr=False)  # the seed of its own streams
     folder: Path  # of this seed
+    noise: ClippedNoise | None = None  # on all embeddings that leave
+    spend: Spend | None = None  # by it, of every row, in all seeds
 
     def checked(self, message: Any, party: Party, done: SeedProgress) -> Any:
         """Return a request, with the party's own copy of its plan, or refuse it."""
@@ -189,7 +193,7 @@ class Prepared:
                 return
         if self.stage_due(done) is not None:
             raise refuse("evaluation at the end alone", key, "one before it")
-        if asked.rows == "train" and len(self.rows.test):
+        if asked.rows == "train" and (len(self.rows.test) or self.noise):
             raise refuse("evaluation by test rows", key, "training rows")
         if asked.bits != self.bits:
             allowed = f"evaluation at the run's {self.bits} bits a value"

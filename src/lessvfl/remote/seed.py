@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lessvfl.core.plans import SECRET, stream
+from lessvfl.core.plans import SECRET, TrainPlan, stream
 from lessvfl.data import (
     CellCounts,
     Encoding,
@@ -30,7 +31,14 @@ from lessvfl.remote.spent import RunBudget
 from lessvfl.remote.tables import OwnTable
 from lessvfl.run.build import Builder
 from lessvfl.run.fitted import NETWORKS, FittedParty
-from lessvfl.run.numbers import alone, bare_header, bill_of, consensus, party_numbers
+from lessvfl.run.numbers import (
+    alone,
+    bare_header,
+    bill_of,
+    consensus,
+    party_numbers,
+    privacy,
+)
 from lessvfl.run.profiles import Settings
 from lessvfl.run.ratings import ratings_of
 from lessvfl.run.record import RunRecord
@@ -90,7 +98,8 @@ class SeedRun:
         done.chain = _linked(done.chain, message)
         if isinstance(reply, messages.Embedding):
             _, n_rows, size = reply.block.values.shape
-            self._count(message, size * n_rows / self.prepared.rows.counts[rows])
+            n_values = size * n_rows / self.prepared.rows.counts[rows]
+            self._count(message, n_values, sent=reply.block.values)
         elif isinstance(reply, messages.QueryReply):
             assert isinstance(message, messages.Query)
             done.n_answered = message.step + 1
@@ -113,11 +122,17 @@ class SeedRun:
         return reply
 
     def _count(
-        self, message: messages.Request, n_values: float, what: str | None = None
+        self,
+        message: messages.Request,
+        n_values: float,
+        what: str | None = None,
+        sent: Tensor | None = None,
     ) -> None:
         """Charge the values about a row that leave to the budget.
 
-        `what` they are, if not what the message says.
+        `what` they are, if not what the message says. With noise, the same network at
+        the same place is another look if anything else is `sent`, and a look to score
+        has its place in an epoch.
         """
         done = self.progress
         asked: object = "the next batch"
@@ -129,9 +144,25 @@ class SeedRun:
             asked = "the selection"
         elif isinstance(message, messages.Query):
             asked = message.step
-        when = (done.behind, done.step, asked)
-        network = bytes.fromhex(done.chain)
+        step, network = done.step, bytes.fromhex(done.chain)
+        if self.prepared.noise is not None and sent is not None:
+            if isinstance(message, messages.Embed) and message.stage == "evaluate":
+                step = self._epoch()
+            network += sent.contiguous().numpy().tobytes()
+        when = (done.behind, step, asked)
         self._budget.spend_view(self.prepared.folder, network, when, n_values)
+
+    def _epoch(self) -> int:
+        """Return the epoch of the stage at hand, from 1; 0 between two stages."""
+        done, own = self.progress, self.prepared
+        place = own.n_due(done)
+        plan = own.plans[place] if place < len(own.plans) else None
+        if done.behind and not self.party.is_training:
+            return 0
+        if not isinstance(plan, TrainPlan):
+            return 1
+        where = (len(own.rows.train), (own.rows.seed,), self.party.blocks)
+        return max(1, math.ceil(done.step / plan.batches(*where).n_per_epoch))
 
     def _show(self, message: messages.Request) -> None:
         """Show the stage of a request, and in training the step."""
@@ -215,7 +246,9 @@ class SeedRun:
         `of_server` is a digest of the fusion network that this network goes with.
         """
         own, done, outcome = self.prepared, self.progress, self.party.outcome(0)
-        encoding = own.encoding
+        encoding, noise = own.encoding, {}
+        if own.noise is not None:
+            noise = {"noise": dataclasses.asdict(own.noise)}
         fitted = FittedParty.of(encoding, outcome, party_net)
         if done.scored:  # the server has the mean of these rows
             rows = "train" if "train" in done.scored else "test"
@@ -237,7 +270,9 @@ class SeedRun:
                 "values": self._budget.values(own.folder),
                 "columns": len(encoding.groups),
                 "scored": done.scored,
+                **noise,
             },
+            **privacy(None, {self._name: own.spend}, ()),
         }
 
 

@@ -44,6 +44,7 @@ from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import Home, versions
 from lessvfl.remote.own_columns import training_party
 from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.price import LabelBudget
 from lessvfl.remote.server_folder import (
     CHECKPOINT,
     SeedFiles,
@@ -59,12 +60,14 @@ from lessvfl.remote.tables import (
     resolve_settings,
 )
 from lessvfl.run import ensemble
+from lessvfl.run.accounting import unpriced
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
 from lessvfl.run.fitted import NETWORKS, FittedServer, digest_of
 from lessvfl.run.numbers import (
     bare_header,
     consensus,
     header,
+    privacy,
     server_numbers,
     trees_of,
 )
@@ -105,7 +108,10 @@ class ServerProcess:
         self.status = status
         self.settings = resolve_settings(config, table)
         self.seeds = data.fold_seeds(config.seeds, self.settings.data.folds)
-        self.table = table = table.settled(self.settings, config.align)
+        table = table.settled(self.settings, config.align)
+        self.labels = LabelBudget(config, self.settings)
+        randomised = self.labels.randomise(table.dataset, table.ids)
+        self.table = table = dataclasses.replace(table, dataset=randomised)
         for note in table.dataset.notes:
             log.info("%s", note)
         self.device = resolve_device(config.device)
@@ -140,6 +146,9 @@ class ServerProcess:
                     f"The run folder '{self.folder}' holds a run that began: --resume "
                     "must be given to go on with it, or another 'out' to begin anew."
                 )
+            price = self.labels.price(table.dataset, table.ids, self.run_name)
+            if price is not None:
+                status.do(price.words("label"))
             self._new_aligner()  # fails now if the table cannot be aligned
             if config.columns is not None:
                 about = (config.columns, self.settings, self.seeds)
@@ -276,6 +285,9 @@ class ServerProcess:
             except PartyLostError as lost:
                 log.warning("%s", lost)
                 self.hub.wait(self.config.wait)
+                n_train = len(self._seed_labels(files.seed).train)
+                again = (self.table.dataset, self.run_name, n_train)
+                self.labels.charge_again(*again)
                 saved = files.saved()
                 at = (*lost.parties, None if saved is None else saved.values["tag"])
                 tries[at] += 1
@@ -380,13 +392,19 @@ class ServerProcess:
         """Return the run's own number; before rows are aligned nothing has begun."""
         return run_number(self.folder, self.config, self._rows_path.is_file())
 
+    @property
+    def run_name(self) -> str:
+        """Return what the run is called beside other runs of this label holder."""
+        return self.home.key("run").hex()[:16]
+
     def _agree(self, seed: int) -> SeedLabels:
         """Tell every party what is run, and which rows are for what."""
         self.hub.run_id = self._run_id()
         self._prepared = self.hub.hellos
         known = self._ask_all(self._welcome())
         self._align({p: bool(a.revealed.get("aligned")) for p, a in known.items()})
-        rows = self._seed_labels(seed)
+        rows, table = self._seed_labels(seed), self.table
+        self.labels.charge(table.dataset, table.ids, self.run_name)
         self._ask_all(rows.message(self.config.tell_share))
         data.release_unused()
         release_freed_memory()
@@ -408,7 +426,8 @@ class ServerProcess:
     def _run_once(self, files: SeedFiles) -> dict[str, Any]:
         """Agree with every party where to go on, and run to the end."""
         config, own, rows = self.config, self.settings, self._agree(files.seed)
-        build = Builder(own, [files.seed], config.device)
+        private = self.home.seed("noise", files.seed)
+        build = Builder(own, [files.seed], config.device, private=[private])
         saved, problem = files.saved(), rows.problem
         labels = build.server_labels([problem])
         ledger = Ledger(1, watch=self._billed)
@@ -460,7 +479,8 @@ class ServerProcess:
         numbers = server_numbers(
             files.seed, 0, server, recorder.recorded(0), resent_bytes=self.resent
         )
-        return numbers | trees_of(fusion, server) | {"bill": ledger.lines(0)}
+        spent = privacy(self.labels.spend(self.table.dataset), {}, unpriced(own))
+        return numbers | trees_of(fusion, server) | {"bill": ledger.lines(0)} | spent
 
 
 def _undone(ledger: Ledger, kept: State | None) -> int:

@@ -8,7 +8,6 @@ rows, are also counted beside the run folders of a party, in ``spent-PARTY.json`
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
 import os
@@ -16,17 +15,18 @@ import secrets
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lessvfl.errors import ConfigError, PolicyError
+from lessvfl.errors import PolicyError
 from lessvfl.remote.align.keys import SECRET_BYTES
+from lessvfl.remote.beside import Beside
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.policy import PolicyChecker
-from lessvfl.run.record import read_json, write_json
-from lessvfl.terms import MINUTE
+from lessvfl.remote.price import Price, spent, stored
+from lessvfl.run.accounting import Spend
+from lessvfl.terms import MINUTE, plural
 
 DAYS = 30
 SECONDS = DAYS * 24 * 3600.0
@@ -34,7 +34,7 @@ ROUNDS_AHEAD = 64  # written to the file before they are spent
 VALUES_AHEAD = 4.0  # likewise, about a row
 ROWS_AHEAD = 10_000  # likewise, predicted
 SPARE = 0.25  # of what a seed plans, for steps that differ when repeated after a break
-WAYS = 2  # different outcomes that one step may have
+WAYS = 2  # different outcomes that one step may have, without noise
 VIEW = struct.Struct("<16s8sd")  # a view, its place in the run, its values about a row
 
 
@@ -42,13 +42,14 @@ class AllRuns:
     """What was asked of a party in all run folders of one parent folder."""
 
     def __init__(self, out: Path, checker: PolicyChecker, run: str) -> None:
-        self._folder, self._checker, self._run = out.resolve().parent, checker, run
-        self._path = self._folder / f"spent-{checker.party}.json"
+        self._checker, self._run = checker, run
+        empty: dict[str, Any] = {"alignments": [], "values": {}, "releases": {}}
+        self._file = Beside(out, checker.party, empty)
 
     def align(self, n_ids: int, n_rows: int) -> None:
         """Charge for an alignment of `n_ids` with a table of `n_rows`, or refuse it."""
         checker, policy, now = self._checker, self._checker.policy, time.time()
-        with self._held() as known:
+        with self._file.held() as known:
             lately = [pair for pair in known["alignments"] if pair[0] > now - SECONDS]
             lately.append([now, n_ids])
             if len(lately) > policy.align_rate:
@@ -63,41 +64,46 @@ class AllRuns:
 
     def shown(self, rows: str) -> float:
         """Return the values about one of these rows that left in other runs."""
-        return self._of_others(self._known(), rows)
+        return self._of_others(self._file.known(), rows)
 
     def show(self, rows: str, n_values: float) -> float:
         """Save how many of them left in this run; return those of others."""
-        with self._held() as known:
+        with self._file.held() as known:
             known["values"].setdefault(rows, {})[self._run] = n_values
         return self._of_others(known, rows)
+
+    def spent(self, rows: str) -> float:
+        """Return epsilon of all that runs have spent of each of these rows."""
+        of_rows = self._file.known()["releases"].get(rows, {})
+        return spent(of_rows, self._checker.policy.delta)
+
+    def price(self, rows: str, own: Spend | None) -> Price | None:
+        """Return what this run spends of each of these rows, or refuse it.
+
+        None where it adds no noise.
+        """
+        return self._checked(self._file.known(), rows, own)
+
+    def charge(self, rows: str, own: Spend | None) -> None:
+        """Charge for it before anything leaves, or refuse it."""
+        if own is not None:
+            with self._file.held() as known:
+                self._checked(known, rows, own)
+                known["releases"].setdefault(rows, {})[self._run] = stored(own)
+
+    def _checked(
+        self, known: dict[str, Any], rows: str, own: Spend | None
+    ) -> Price | None:
+        policy, checker = self._checker.policy, self._checker
+        found = Price.of(known["releases"].get(rows, {}), self._run, own, policy)
+        if found is not None and found.is_too_much:
+            allowed = f"epsilon {policy.epsilon:g} of every row in all runs"
+            raise checker.refuse(allowed, "epsilon", found.refused())
+        return found
 
     def _of_others(self, known: dict[str, Any], rows: str) -> float:
         own: dict[str, float] = known["values"].get(rows, {})
         return sum(n for run, n in own.items() if run != self._run)
-
-    def _known(self) -> dict[str, Any]:
-        if self._path.is_file():
-            return read_json(self._path)
-        return {"alignments": [], "values": {}}
-
-    @contextmanager
-    def _held(self) -> Iterator[dict[str, Any]]:
-        """Lock the file, yield its content, and save what was changed."""
-        try:
-            path = self._path.with_suffix(".lock")
-            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise ConfigError(
-                f"The folder '{self._folder}' must be writable, to count over runs "
-                f"what a party was asked. Got this: {error.strerror}."
-            ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            known = self._known()
-            yield known
-            write_json(self._path, known, mode=0o600)
-        finally:
-            os.close(lock)
 
 
 class _Seed:
@@ -121,7 +127,9 @@ class _Seed:
         self.aside += n if self._ways[place] else 0.0
         self._ways[place] += 1
 
-    def spend(self, network: bytes, place: bytes, n: float, planned: float) -> bool:
+    def spend(
+        self, network: bytes, place: bytes, n: float, planned: float, ways: int
+    ) -> bool:
         """Count a new view; tell whether the plan of the seed allows it."""
         view = hashlib.sha256(network + place).digest()[:16]
         place = hashlib.sha256(place).digest()[:8]
@@ -129,7 +137,7 @@ class _Seed:
             return True
         n_ways = self._ways[place]
         aside = self.aside + (n if n_ways else 0.0)
-        if n_ways == WAYS or aside > SPARE * planned:
+        if n_ways >= ways or aside > SPARE * planned:
             return False
         if self.values + n > (1 + SPARE) * planned:
             return False
@@ -195,25 +203,38 @@ class RunBudget(Budget):
         self._about = about
         self.all_runs = AllRuns(folder, checker, run)
         self._planned = math.inf  # of one seed
+        self._ways = WAYS
         paths = folder.glob("seed-*/looks.bin")
         self._seeds = {path.parent.name: _Seed(path) for path in paths}
         self._earlier = self.all_runs.shown(about)
         self._told = 0.0  # values that all runs know of
 
-    def plan(self, n_values: float, n_seeds: int) -> None:
-        """Refuse a run whose seeds would show more of a row than all runs may."""
+    def plan(self, n_values: float, n_seeds: int, has_noise: bool = False) -> None:
+        """Refuse a run whose seeds would show more of a row than all runs may.
+
+        With noise a step goes one way: what is priced is each look at a row, once.
+        """
         most, earlier = self._checker.policy.values, self.all_runs.shown(self._about)
         if earlier + n_seeds * n_values > most:
             before = f" after {earlier:.0f} of earlier runs" if earlier else ""
             got = f"a run of {math.ceil(n_seeds * n_values):,}{before}"
             raise self._too_many(got)
         self._planned, self._earlier = n_values, earlier
+        self._ways = 1 if has_noise else WAYS
 
     def _too_many(self, got: str) -> PolicyError:
         most = self._checker.policy.values
         return self._checker.refuse(
             f"{most:,} values about a row in all", "values", got
         )
+
+    def price(self, own: Spend | None) -> Price | None:
+        """Return what the run spends of each of its rows, or refuse it."""
+        return self.all_runs.price(self._about, own)
+
+    def charge(self, own: Spend | None) -> None:
+        """Charge for what the run spends of each of its rows, once."""
+        self.all_runs.charge(self._about, own)
 
     def left(self) -> tuple[int, float]:
         """Return the messages and the values about a row that are left."""
@@ -244,11 +265,13 @@ class RunBudget(Budget):
         name = place.name
         seed = self._seeds.get(name) or _Seed(place / "looks.bin")
         self._seeds[name] = seed
-        if not seed.spend(network, repr(asked).encode(), n, self._planned):
+        plan = (self._planned, self._ways)
+        if not seed.spend(network, repr(asked).encode(), n, *plan):
             raise PolicyError(
                 f"Party '{self._checker.party}' shows {self._planned:.0f} values about "
                 "a row for one seed of the agreed settings, and a step goes "
-                f"{WAYS} ways at most after breaks. Got a request for more."
+                f"{plural(self._ways, 'way')} at most after breaks. Got a request for "
+                "more."
             )
         if self._shown > self._told:
             self._tell(VALUES_AHEAD)

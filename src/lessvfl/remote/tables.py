@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 _LASTING = (
     *("columns", "groups", "as_is", "scale", "scale_range", "max_categories"),
     *("missing", "missing_values", "must_keep", "party_net", "align", "seed_private"),
+    *("embedding_noise", "embedding_epsilon", "embedding_clip", "noise_at"),
 )
 
 
@@ -118,16 +119,24 @@ class OwnTable:
 
     def settings(self, agreed: Settings) -> Settings:
         """Return what was agreed with what this party decides for itself."""
-        net = dataclasses.replace(agreed.net, party_net=self.config.party_net)
+        own = self.config
         config: Any = agreed.config
-        if self.config.must_keep is not None:
+        net = dataclasses.replace(agreed.net, party_net=own.party_net)
+        table = dataclasses.replace(
+            agreed.data,
+            embedding_noise=own.embedding_noise,
+            embedding_epsilon=own.embedding_epsilon,
+            embedding_clip=own.embedding_clip,
+            noise_at=own.noise_at,
+        )
+        if own.must_keep is not None:
             if "must_keep" not in settings.fields_of([type(config)]):
                 raise ConfigError(
                     f"The 'must_keep' setting is not read by method {agreed.method}. "
-                    f"Got '{self.config.must_keep}'."
+                    f"Got '{own.must_keep}'."
                 )
-            config = dataclasses.replace(config, must_keep=self.config.must_keep)
-        return dataclasses.replace(agreed, net=net, config=config)
+            config = dataclasses.replace(config, must_keep=own.must_keep)
+        return dataclasses.replace(agreed, data=table, net=net, config=config)
 
     def warn_of_copies(self, common: Table) -> None:
         """Warn of equal rows, which the server cannot see.
@@ -148,6 +157,7 @@ class OwnTable:
 NOT_THE_SERVERS = (
     *("scale", "max_categories", "missing", "missing_values"),
     *("must_keep", "party_net"),
+    *("embedding_noise", "embedding_epsilon", "embedding_clip", "noise_at"),
 )
 
 
@@ -179,6 +189,7 @@ class LabelTable:
         dataset = dataclasses.replace(
             own,
             y=on.keep(own.y),
+            randomised=on.keep(own.randomised),
             weight=on.keep(own.weight),
             units=on.keep(own.units),
             times=on.keep(own.times),
@@ -211,6 +222,7 @@ class LabelTable:
     def facts(self, config: ServerConfig, code: str | None) -> dict[str, str]:
         """Return digests of all that a run depends on; `code` is of its network."""
         own, lasting = self.dataset, {"label": config.label, "id": config.id}
+        told = {} if own.randomised is None else {"randomised labels": own.randomised}
         return facts_of(
             own.X,
             self.ids,
@@ -219,7 +231,7 @@ class LabelTable:
             labels=own.y,
             weights=own.weight,
             groups=own.units,
-            **{"test rows": own.is_test},
+            **{"test rows": own.is_test, **told},
         )
 
     @property

@@ -228,6 +228,12 @@ def _embeddings(record: RunRecord, party: str) -> Iterator[str]:
     ):
         n_values = len(shown) * values.mean
         yield f"in all {n_values:.0f} values about a row of {n} encoded columns"
+    own = at(record.runs[0], "privacy", "columns", party) or {}
+    if (epsilon := own.get("epsilon")) is not None:
+        yield (
+            f"all of these with noise: epsilon {epsilon:.3g} of a row in this run "
+            f"(delta {own['delta']:g})"
+        )
 
 
 def _paid(record: RunRecord, kind: str) -> Counter[str]:

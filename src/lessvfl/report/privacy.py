@@ -55,9 +55,9 @@ def section(record: RunRecord) -> dict[str, Any] | None:
     said = [f"{line[0].upper()}{line[1:]}." for line in lines(found)]
     if name := record.header.get("privacy_bundle"):
         said.insert(0, f"Chosen by --privacy {name}.")
-    if not found["labels"]:
+    if not found["labels"] and record.side != "party":
         said.append("Labels have no epsilon.")
-    if not any(found["columns"].values()):
+    if not any(found["columns"].values()) and record.side != "server":
         said.append("Columns have no epsilon.")
     if rows:
         said.append(NOT_COVERED)

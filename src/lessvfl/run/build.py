@@ -85,7 +85,7 @@ def cut_stored(on: Scratch, X: Tensor, used: Tensor) -> Tensor:
 class Builder:
     """Builds everything of a run out of its settings, seeds and device.
 
-    A party's weights and its own random streams come from `private` seeds, the shared
+    A party's weights, a side's own random streams come from `private` seeds, the shared
     ones unless given. Noise is as much as settings say: `accounting.with_noise` has put
     it in the place of an epsilon.
     """
@@ -146,7 +146,8 @@ class Builder:
         epsilon, flips = self.settings.labels.label_epsilon, 0.0
         if epsilon is not None:
             flips = RandomisedResponse(epsilon, problems[0].n_classes).flips
-        own = (weight, delta, blocks, flips, self._gradient_defence(task))
+        defence = self._gradient_defence(task)
+        own = (weight, delta, blocks, flips, defence, self.private)
         return Labels(y, task, self.seeds, *own)
 
     def _gradient_defence(self, task: Task) -> GradientDefence | None:
@@ -232,13 +233,19 @@ class Builder:
             observe,
             self.private,
             methods.get(self.settings.method).protocol_of(config),
-            self._embedding_guard(),
+            self._guard(),
         )
 
-    def _embedding_guard(self) -> EmbeddingGuard | None:
+    def _guard(self) -> EmbeddingGuard | None:
+        noise, at = self.embedding_noise, self.settings.data.noise_at
+        is_inside = at == "first-layer"
+        return None if noise is None else EmbeddingGuard(noise, self.private, is_inside)
+
+    @property
+    def embedding_noise(self) -> ClippedNoise | None:
+        """Return what is added to all embeddings that leave a party."""
         own = self.settings.data
         assert own.embedding_epsilon is None, "noise is in its place"
         if own.embedding_noise == 0:
             return None
-        mechanism = ClippedNoise(own.embedding_clip, own.embedding_noise)
-        return EmbeddingGuard(mechanism, self.private, own.noise_at == "first-layer")
+        return ClippedNoise(own.embedding_clip, own.embedding_noise)

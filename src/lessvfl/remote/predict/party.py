@@ -25,6 +25,8 @@ from torch import Tensor
 from lessvfl import data
 from lessvfl.core.hidden_paths import Inference, PathParty, PathStep
 from lessvfl.core.lifted import find_factory
+from lessvfl.core.plans import SECRET
+from lessvfl.core.privacy import ClippedNoise, EmbeddingGuard
 from lessvfl.core.protocol import expect
 from lessvfl.core.trees.networks import HALF, Splits
 from lessvfl.data import Frame
@@ -34,7 +36,7 @@ from lessvfl.remote.align.messages import padded
 from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, table_of
-from lessvfl.remote.home import hold, versions
+from lessvfl.remote.home import STATE, hold, rows_of, versions
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.predict.journal import Journal
 from lessvfl.remote.predict.reasons import (
@@ -50,7 +52,8 @@ from lessvfl.remote.session import (
     Waiting,
     answer_alignment,
 )
-from lessvfl.remote.spent import PredictionBudget
+from lessvfl.remote.spent import AllRuns, PredictionBudget
+from lessvfl.run.accounting import Spend
 from lessvfl.run.ensemble import merge_parties
 from lessvfl.run.fitted import FittedParty, digest_of, digest_together
 from lessvfl.run.folder import load, part_of
@@ -89,6 +92,7 @@ class OpenModel:
     h: Tensor  # (1, N, components), all rows of the table
     has_splits: bool  # whether these are what splits say
     sent: NDArray[np.bool_]  # rows whose embeddings have left; updated as they do
+    spent: Spend | None  # of every row, by the noise on its embeddings
 
 
 class PredictingParty:
@@ -131,11 +135,29 @@ class PredictingParty:
             for model in models:  # fails now if the table does not fit
                 self._encode(model)
             check_texts(config.reason_texts, models)
+            self.noise = self._noise()
         except BaseException:
             self.close()
             raise
         self.state: Waiting | Connected[OpenModel] = Waiting()
         self._paths: PathParty | None = None  # of the batch that is predicted now
+
+    def _noise(self) -> ClippedNoise | None:
+        """Return the noise that the run had on embeddings, or refuse to go without."""
+        shown = self.record.runs[0]["shown"]
+        if (told := shown.get("noise")) is None:
+            if self.config.policy.epsilon is not None:
+                raise ConfigError(
+                    "With 'epsilon' in its policy a party must predict with a model "
+                    "that had noise in training. Got one without."
+                )
+            return None
+        if self.config.policy.reasons == "features":
+            raise ConfigError(
+                "The policy's 'reasons' must be none or home with noise on embeddings, "
+                "which is not on reasons. Got features."
+            )
+        return ClippedNoise(**told)
 
     @classmethod
     def load(
@@ -212,8 +234,40 @@ class PredictingParty:
         models = [_fitted(self.config, seed) for seed in message.seeds]
         model = merge_parties(models) if len(models) > 1 else models[0]
         none = np.zeros(self.frame.n_rows, dtype=np.bool_)
-        has_splits = isinstance(model.net, Splits)
-        return OpenModel(message, self._embed(model), has_splits, none)
+        h, has_splits = self._embed(model), isinstance(model.net, Splits)
+        if self.noise is None:
+            return OpenModel(message, h, has_splits, none, None)
+        sizes = [model.n_components for model in models]
+        h = self._released(self.noise, h, sizes)
+        how = (self.noise.adjacency, self.noise.covers)
+        releases = (self.noise.releases(len(models)),)
+        spent = Spend("noise on embeddings", releases, *how)
+        return OpenModel(message, h, has_splits, none, spent)
+
+    def _released(self, noise: ClippedNoise, h: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return embeddings of all rows as they may leave, those of each seed apart.
+
+        The same table has the same noise whenever it is asked for.
+        """
+        seed = int.from_bytes(keys.derive(self.budget.secret, "noise"), "big")
+        guard = EmbeddingGuard(noise, (SECRET + seed,))
+        parts = torch.split(h, [*sizes], dim=2)
+        own = [guard.release(part, "predict", i) for i, part in enumerate(parts)]
+        return torch.cat(own, dim=2)
+
+    def _charge_noise(self, model: OpenModel) -> None:
+        """Charge for a release of all rows before the first of them leaves.
+
+        They may be those of training, and count as such; the same release is paid for
+        once.
+        """
+        if model.spent is None or model.sent.any():
+            return
+        digest = hashlib.sha256(model.h.contiguous().numpy().tobytes()).hexdigest()
+        side = read_state(self.folder / STATE)
+        run = f"predictions of {digest}"
+        all_runs = AllRuns(self.folder, self.checker, run)
+        all_runs.charge(rows_of(side.values["facts"]), model.spent)
 
     def _count_open(self) -> None:
         """Count that a model is loaded: the whole table goes through its network."""
@@ -342,6 +396,7 @@ class PredictingParty:
         model, rows = self._rows(places)
         if len(rows):  # none: the server checks who is there
             self._check_inference("clear")
+            self._charge_noise(model)
             self._charge(model, rows, len(np.unique(rows[~model.sent[rows]])))
             model.sent[rows] = True
         h = model.h[:, torch.from_numpy(rows)]

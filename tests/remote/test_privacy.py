@@ -1,0 +1,613 @@
+"""Defences between machines, what they cost, and the bounds of what may be spent."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tests.remote import test_attacks as attacks
+from tests.remote import test_predict as predict
+from tests.remote.test_attacks import (
+    STEPS,
+    Server,
+    own_secrets,
+    refused,
+    skip_to,
+    training,
+)
+from tests.remote.test_remote import (
+    HELD,
+    Cut,
+    a_dataset,
+    a_hub,
+    a_party,
+    a_status,
+    labels,
+    own_settings,
+    run_all,
+    server_config,
+    start,
+    told,
+)
+
+from lessvfl.core.losses import Labels
+from lessvfl.core.plans import SECRET
+from lessvfl.core.privacy import GradientDefence
+from lessvfl.data.randomised import randomise
+from lessvfl.errors import ConfigError, PolicyError, ProtocolError, RecordError
+from lessvfl.mechanisms import Releases
+from lessvfl.remote import price
+from lessvfl.remote.config import PartyConfig
+from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.policy import LabelPolicy, Policy
+from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.tables import SeedLabels
+from lessvfl.run import profiles, simulate
+from lessvfl.run.accounting import epsilon_of
+from lessvfl.run.folder import load
+from lessvfl.wire.control import Restore
+from lessvfl.wire.messages import Begin, Block, Descend, Embed
+
+__all__ = ["own_secrets"]  # a fixture
+
+pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
+
+NOISE = {"embedding_noise": 20.0, "seed_private": "own"}
+
+
+DP = {"label_epsilon": 1.0}
+ALONE = {"evaluation": "end", "tell_share": False}
+
+
+def server_of(folder, run="server", own=None, **more):
+    """Return the config of a server whose run folder stands in a folder of its own."""
+    values = told(own_settings("less-vfl")) | (DP if own is None else own)
+    config = server_config(folder, settings=values, **ALONE | more)
+    return replace(config, out=str(folder / run))
+
+
+def begun(config, hub, table=None):
+    """Return a server that waits for parties, and let go of its run folder."""
+    process = ServerProcess(config, table or labels(), hub, a_status())
+    process.close()
+    return process
+
+
+# ------------------------------------------------------------------------------- labels
+
+
+@pytest.fixture
+def hub():
+    with a_hub() as hub:
+        yield hub
+
+
+def told_labels(hub, *args, table=None, **more):
+    return begun(server_of(*args, **more), hub, table).table.dataset.told
+
+
+def test_labels_are_randomised_alike_in_all_runs(tmp_path, hub):
+    one = told_labels(hub, tmp_path / "here", "first")
+    assert (one != labels().dataset.y).mean() == pytest.approx(0.27, abs=0.1)
+    assert (told_labels(hub, tmp_path / "here", "second") == one).all()
+    assert (told_labels(hub, tmp_path / "there", "first") != one).any()
+    path = tmp_path / "here" / "spent-labels.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_row_is_known_by_its_id_whatever_its_place(tmp_path, hub):
+    ids = np.arange(150) + 1000
+    order = np.random.default_rng(0).permutation(150)[:120]
+    config = server_of(tmp_path, align="psi", id="who")
+    one = begun(config, hub, labels(ids=ids)).table.dataset.told
+    config = replace(config, out=str(tmp_path / "second"))
+    again = begun(config, hub, labels(order, ids[order])).table.dataset.told
+    assert (one[order] == again).all()
+
+
+def changed(rows):
+    """Return the table with other labels in some rows."""
+    dataset = labels().dataset
+    y = dataset.y.copy()
+    y[rows] = 1 - y[rows]
+    return replace(labels(), dataset=replace(dataset, y=y))
+
+
+def test_a_changed_label_has_a_draw_of_its_own(tmp_path, hub):
+    """By the same draw, both runs together would tell that it was changed."""
+    ids, half = np.arange(150), np.arange(75)
+    config = server_of(tmp_path, align="psi", id="who")
+    one = begun(config, hub, labels(ids=ids)).table.dataset.told
+    config = replace(config, out=str(tmp_path / "second"))
+    other = replace(changed(half), ids=ids)
+    again = begun(config, hub, other).table.dataset.told
+    assert (one[75:] == again[75:]).all()
+    same = (one[half] == again[half]).mean()  # never, by the same draw
+    assert same == pytest.approx(2 * 0.73 * 0.27, abs=0.15)
+
+
+def test_without_ids_another_table_has_draws_of_its_own(tmp_path, hub):
+    one = told_labels(hub, tmp_path, "first")
+    again = told_labels(hub, tmp_path, "second", table=changed([0]))
+    assert (one[1:] != again[1:]).any()
+
+
+def test_parties_hear_of_randomised_labels_alone(tmp_path, hub):
+    """The share of classes, which may be told, counts no true label."""
+    process = begun(server_of(tmp_path, tell_share=True), hub)
+    table = process.table
+    seed = SeedLabels.of(table, process.settings, 0, process._scratch)
+    share = seed.message(tell_share=True).share
+    counts = np.bincount(table.dataset.told[seed.train])
+    assert share == min(counts) / len(seed.train)
+    assert (seed.problem.y_train == table.dataset.told[seed.train]).all()
+    assert (seed.problem.y_test == labels().dataset.y[seed.test]).all()
+
+
+# ----------------------------------------------------------------------- runs, in whole
+
+
+def test_noise_and_randomised_labels_are_those_of_the_simulator(tmp_path, monkeypatch):
+    """With the simulator's seeds, which no real party shares."""
+    monkeypatch.setattr(PartyProcess, "private_seed", lambda self, seed: seed)
+    monkeypatch.setattr(
+        price, "randomise", lambda data, own, draws: randomise(data, own)
+    )
+    own = {"label_epsilon": 1.0}
+    record, parties = run_all(tmp_path, own=own, evaluation="end", **NOISE)
+    dataset = a_dataset()
+    values = own_settings("less-vfl") | own | {"embedding_noise": 20.0}
+    resolved = profiles.resolve("less-vfl", "default", dataset, values)
+    job = simulate.Job(dataset, resolved, parties=HELD, device="cpu")
+    expected = simulate.simulate(job, [0])[0].numbers
+    assert record.runs[0]["accuracy"]["final"] == expected["accuracy"]["final"]
+    for name in HELD:
+        assert parties[name].runs[0]["features"][name] == expected["features"][name]
+
+
+# ------------------------------------------------------------ what a server cannot have
+
+
+def a_row(policy=None, **more):
+    """Return the config of a party that may spend so much of a row."""
+    return {"embedding_noise": 20.0, "policy": policy or Policy()} | more
+
+
+def sent(reply):
+    return reply.block.values
+
+
+def at_first(server, number=0):
+    """Have the first batch sent, and move the network by some gradient."""
+    plan = server.plans[0]
+    reply = server.party.handle(Begin(plan, 0))
+    values = torch.full_like(sent(reply), float(number))
+    after = server.party.handle(Descend(plan.stage, Block(values, reply.block.widths)))
+    return sent(reply), sent(after)
+
+
+def restarted(server, out, **own):
+    """Have the party killed, started again, and told its rows again."""
+    server.party.close()
+    server.party = attacks.a_party(out, **own)
+    server.welcome()
+    server.prepare()
+
+
+def test_a_step_back_gives_no_second_look(tmp_path):
+    server = Server(attacks.a_party(tmp_path, **a_row()), **STEPS).begin()
+    first = at_first(server)
+    for _ in range(3):
+        server.party.handle(Restore(None))
+        again = at_first(server)
+        assert all(map(torch.equal, first, again))
+    server.party.handle(Restore(None))
+    with refused("a step goes 1 way at most"):
+        at_first(server, 1)
+    restarted(server, tmp_path, **a_row())
+    assert all(map(torch.equal, first, at_first(server)))
+    server.party.handle(Restore(None))
+    with refused("a step goes 1 way at most"):
+        at_first(server, 1)
+
+
+def test_rows_of_stage_2_leave_once(tmp_path):
+    server = Server(attacks.a_party(tmp_path, **a_row()), **STEPS).begin()
+    skip_to(server, "select_features")
+    ask = Embed("embed", "train", 160, 8)
+    first = sent(server.party.handle(ask))
+    with pytest.raises(ProtocolError, match="the rows of stage 2, once and when due"):
+        server.party.handle(ask)
+    server.party.handle(Restore(None))
+    skip_to(server, "select_features")
+    assert torch.equal(sent(server.party.handle(ask)), first)
+
+
+def test_a_row_is_scored_once_an_epoch(tmp_path):
+    """Once, after every step, by a network that each step had moved."""
+    policy = Policy(evaluation="epochs")
+    server = Server(attacks.a_party(tmp_path, **a_row(policy)), **STEPS).begin()
+    at_first(server)
+    ask = Embed("evaluate", "test")
+    first = sent(server.party.handle(ask))
+    assert torch.equal(sent(server.party.handle(ask)), first)
+    plan, width = server.plans[0], first.shape[2]
+    gradient = Block(torch.ones(1, 40, width), (width,))
+    server.party.handle(Descend(plan.stage, gradient))
+    with refused("a step goes 1 way at most"):
+        server.party.handle(ask)
+
+
+def test_training_rows_are_not_scored_where_there_are_no_test_rows(tmp_path):
+    server = Server(attacks.a_party(tmp_path, **a_row()), **STEPS).aligned()
+    server.prepare(np.arange(200), np.arange(0))
+    training(server.party).progress.behind = len(server.plans)
+    bits = training(server.party).prepared.bits
+    with refused("evaluation by test rows"):
+        server.party.handle(Embed("evaluate", "train", bits=bits))
+
+
+def price_of(party):
+    """Return what stands beside a party's run folders, by run."""
+    found = json.loads((party.folder.parent / "spent-clinic.json").read_text())
+    (of_rows,) = found["releases"].values()
+    return of_rows
+
+
+@pytest.mark.usefixtures("own_secrets")
+def test_all_runs_with_the_same_rows_share_a_bound(tmp_path):
+    """And a restart of one of them spends nothing more."""
+    bound = a_row(Policy(epsilon=3.0))
+    server = Server(attacks.a_party(tmp_path, **bound), **STEPS).begin()
+    at_first(server)
+    spent = price_of(server.party)
+    restarted(server, tmp_path, **bound)
+    at_first(server)
+    assert price_of(server.party) == spent
+    again = Server(attacks.a_party(tmp_path, run="again", **bound), **STEPS)
+    with refused("allows epsilon 3 of every row", r"\(policy.epsilon\)", "earlier"):
+        again.welcome()
+    again.party.close()
+    wider = a_row(Policy(epsilon=9.0))
+    Server(attacks.a_party(tmp_path, run="again", **wider), **STEPS).begin()
+    assert len(price_of(server.party)) == 2
+
+
+@pytest.mark.usefixtures("own_secrets")
+def test_nothing_is_spent_before_rows_are_told(tmp_path):
+    """A server that only greets, with ever more epochs, uses nobody's budget up."""
+    server = Server(attacks.a_party(tmp_path, **a_row(Policy(epsilon=9.0))), **STEPS)
+    server.welcome()
+    assert not (tmp_path / "spent-clinic.json").is_file()
+    server.align()
+    server.prepare()
+    assert len(price_of(server.party)) == 1
+
+
+@pytest.mark.usefixtures("own_secrets")
+def test_two_runs_side_by_side_cannot_both_begin(tmp_path):
+    bound = a_row(Policy(epsilon=3.0))
+    both = [
+        Server(attacks.a_party(tmp_path, run=name, **bound), run=name, **STEPS)
+        for name in ("one", "two")
+    ]
+    for server in both:
+        server.aligned()
+    both[0].prepare()
+    with refused("allows epsilon 3 of every row"):
+        both[1].prepare()
+
+
+@pytest.mark.usefixtures("own_secrets")
+def test_two_runs_have_noise_of_their_own(tmp_path):
+    one, two = (
+        at_first(Server(attacks.a_party(tmp_path, run=n, **a_row()), **STEPS).begin())
+        for n in ("one", "two")
+    )
+    assert not torch.equal(one[0], two[0])
+
+
+def test_an_epsilon_asks_for_as_much_noise_as_it_needs(tmp_path):
+    own = {"embedding_epsilon": 3.0, "policy": Policy(epsilon=3.001)}
+    server = Server(attacks.a_party(tmp_path, **own), **STEPS).begin()
+    (releases,) = price_of(server.party).values()
+    spent = epsilon_of([Releases(**one) for one in releases], 1e-5)
+    assert spent == pytest.approx(3.0, abs=1e-2)
+
+
+@pytest.mark.parametrize("method", ["iv-filter", "vertical-boost"])
+def test_methods_that_ask_for_more_than_embeddings_are_refused(tmp_path, method):
+    policy = Policy(methods=(method,), values=10**6, limits={"bins": None})
+    party = attacks.a_party(tmp_path, **a_row(policy))
+    with pytest.raises(ConfigError, match="Noise on embeddings protects no other"):
+        Server(party, method).welcome()
+
+
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        ({"policy": Policy(epsilon=8.0)}, "With 'epsilon' in its policy a party must"),
+        (a_row(seed_private="shared"), "'seed_private' setting must be own"),
+        ({"embedding_noise": -1.0}, "'embedding_noise' setting must be a float in"),
+        ({"embedding_clip": 0.0}, "'embedding_clip' setting must be a float in"),
+    ],
+)
+def test_settings_that_promise_nothing_are_refused(own, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        PartyConfig(**own)
+
+
+# --------------------------------------------------------------------- bounds of labels
+
+
+BOUND = LabelPolicy(epsilon=1.5)
+
+
+def spent_of_labels(folder):
+    return json.loads((folder / "spent-labels.json").read_text())["labels"]
+
+
+def test_a_run_beyond_the_bound_of_labels_is_refused_before_anybody_is_waited_for(
+    tmp_path, hub
+):
+    begun(server_of(tmp_path, policy=BOUND), hub)
+    with pytest.raises(
+        ConfigError, match=r"may spend epsilon 1\.5 of every label.*Got"
+    ):
+        begun(server_of(tmp_path, own={"label_epsilon": 2.0}, policy=BOUND), hub)
+
+
+@pytest.mark.parametrize(
+    ("own", "more", "got"),
+    [
+        ({}, {}, "no mechanism with a price"),
+        ({"gradient_defence": "marvell"}, {}, "no mechanism with a price"),
+        ({"gradient_defence": "gaussian", "gradient_noise": 500.0}, {}, "by class"),
+        (
+            {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"},
+            {"tell_share": True},
+            "'tell_share'",
+        ),
+    ],
+)
+def test_what_has_no_price_is_refused_under_a_bound(tmp_path, hub, own, more, got):
+    with pytest.raises(ConfigError, match=got):
+        begun(server_of(tmp_path, own=own, policy=BOUND, **more), hub)
+
+
+def whole_run(folder, run="server", own=None, **more):
+    """Run to the end with parties of their own run folders."""
+    config = server_of(folder, run, own, **more)
+    with a_hub() as hub:
+        sides = start(hub, *(a_party(n, folder / f"of {run}") for n in HELD))
+        process = ServerProcess(config, labels(), hub, a_status())
+        try:
+            record = process.run()
+        finally:
+            process.close()
+    for side in sides:
+        side.join(20)
+    return record
+
+
+def test_the_same_labels_cost_once_and_another_epsilon_adds_up(tmp_path):
+    whole_run(tmp_path, "first", policy=BOUND)
+    whole_run(tmp_path, "second", policy=BOUND)
+    (releases,) = spent_of_labels(tmp_path).values()
+    assert [[one["noise"] for one in own] for own in releases.values()] == [[1.0]]
+    other = {"label_epsilon": 0.8}
+    with pytest.raises(ConfigError, match=r"would spend 1\.8 with what"):
+        whole_run(tmp_path, "third", other, policy=BOUND)
+    whole_run(tmp_path, "third", other, policy=LabelPolicy(epsilon=2.0))
+    assert len(*spent_of_labels(tmp_path).values()) == 2
+
+
+def test_noise_on_gradients_is_paid_for_by_every_run(tmp_path):
+    noise = {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"}
+    whole_run(tmp_path, "first", noise, policy=BOUND)
+    (releases,) = spent_of_labels(tmp_path).values()
+    (one,) = releases.values()
+    bound = LabelPolicy(epsilon=1.1 * epsilon_of([Releases(**r) for r in one], 1e-5))
+    with pytest.raises(ConfigError, match="with what earlier runs spent"):
+        whole_run(tmp_path, "second", noise, policy=bound)
+
+
+def test_a_party_that_breaks_off_gets_no_look_that_is_not_paid_for(tmp_path):
+    """Other embeddings after a break have other gradients, by the same labels."""
+    noise = {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"}
+    own = own_settings("less-vfl") | noise
+    more = {"tell_share": False}
+    run_all(tmp_path, own=own, server=more, evaluation="end", dies_at={"clinic": 15})
+    (releases,) = spent_of_labels(tmp_path).values()
+    assert [name.partition(" ")[2] for name in releases] == ["", "after breaks"]
+    (one,) = releases[next(name for name in releases if "breaks" in name)]
+    assert one["times"] >= 2 * 2
+
+
+def test_noise_on_gradients_is_of_a_secret_and_of_what_it_is_on(tmp_path, hub):
+    """Once, it came of the common seed, by which each party could take it off."""
+    labels_of = Labels(torch.zeros(1, 3), "binary", (0,), private=(SECRET + 1,))
+    defence = GradientDefence("gaussian", 1.0, 1.0)
+    own, other, flat = (
+        replace(labels_of, defence=defence, private=(seed,)).protected(
+            gradient, [2], "train", 0
+        )
+        - gradient
+        for seed, gradient in (
+            (SECRET + 1, torch.zeros(1, 3, 2)),
+            (SECRET + 2, torch.zeros(1, 3, 2)),
+            (SECRET + 1, torch.full((1, 3, 2), 1e-3)),
+        )
+    )
+    assert not torch.allclose(own, other, atol=1e-2)
+    assert not torch.allclose(own, flat, atol=1e-2)
+    one, two = (
+        begun(server_of(tmp_path, name), hub).home.seed("noise", 0)
+        for name in ("first", "second")
+    )
+    assert one != two
+    assert min(one, two) >= SECRET
+
+
+@pytest.fixture
+def one_secret(monkeypatch, tmp_path):
+    """Give all runs one secret for noise, and both folders one for labels."""
+    monkeypatch.setattr(PartyProcess, "private_seed", lambda self, seed: SECRET + seed)
+    for name in ("calm", "broken"):
+        (tmp_path / name).mkdir()
+        known = json.dumps({"secret": "ab" * 32})
+        (tmp_path / name / "spent-labels.json").write_text(known)
+
+
+@pytest.mark.usefixtures("one_secret")
+@pytest.mark.parametrize("evaluation", ["end", "epochs"])
+def test_parties_and_server_that_die_spend_nothing_more(tmp_path, evaluation):
+    """And the run is the same, to the bit, noise and labels too."""
+    how = {"own": DP, "evaluation": evaluation, **NOISE}
+    calm, kept = run_all(tmp_path / "calm", **how)
+    runs = {"clinic": 15, "bank": 40}
+    broken, kept_too = run_all(tmp_path / "broken", dies_at=runs, **how)
+    assert broken.runs[0]["accuracy"] == calm.runs[0]["accuracy"]
+    for name in HELD:
+        one, other = kept[name].runs[0], kept_too[name].runs[0]
+        assert one["features"] == other["features"]
+        assert one["importance"] == other["importance"]
+        spent = json.loads((tmp_path / f"broken/spent-{name}.json").read_text())
+        (of_rows,) = spent["releases"].values()
+        assert len(of_rows) == 1
+    assert len(*spent_of_labels(tmp_path / "broken").values()) == 1
+
+
+@pytest.mark.usefixtures("one_secret")
+def test_a_server_that_dies_at_any_exchange_pays_once(tmp_path):
+    config = server_of(tmp_path / "broken", policy=BOUND)
+    with a_hub() as hub:
+        parties = (a_party(n, tmp_path / "broken", **NOISE) for n in HELD)
+        sides, original, budget, deaths = start(hub, *parties), hub.send, 9, 0
+
+        def send(requests, greeted=None):
+            nonlocal budget
+            budget -= 1
+            if budget < 0:
+                raise Cut
+            return original(requests, greeted)
+
+        hub.send = send
+        while True:
+            process = ServerProcess(config, labels(), hub, a_status(), deaths > 0)
+            try:
+                process.run()
+                break
+            except Cut:
+                deaths += 1
+                budget = 9 + 4 * deaths
+            finally:
+                process.close()
+    for side in sides:
+        side.join(20)
+    assert deaths >= 2
+    assert len(*spent_of_labels(tmp_path / "broken").values()) == 1
+
+
+def test_a_run_goes_on_with_the_labels_that_it_told(tmp_path, hub):
+    """Others, of another secret, would be a second release of each."""
+    config = server_of(tmp_path)
+    process = ServerProcess(config, labels(), hub, a_status())
+    process.home.begin()
+    process.close()
+    (tmp_path / "spent-labels.json").unlink()
+    with pytest.raises(RecordError, match="Got other randomised labels"):
+        begun(config, hub)
+
+
+# -------------------------------------------------------------------------- predictions
+
+
+KEEPING = {"embedding_noise": 20.0, "must_keep": "*"}  # whatever noise hides
+
+
+@pytest.fixture(scope="module")
+def noisy_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("noisy")
+    return predict.train(folder, columns=KEEPING)
+
+
+@pytest.fixture
+def folder(noisy_model, tmp_path):
+    return Path(shutil.copytree(noisy_model, tmp_path / "runs"))
+
+
+def said(folder, seed=0, parties=None):
+    """Return what parties say of all rows that they have in common."""
+    with predict.a_session(folder, parties=parties, seed=seed) as (predictor, _):
+        return predictor.predict(predict.everybody(predictor)).z
+
+
+def own_policy(**more):
+    return {
+        "clinic": {"policy": replace(predict.WIDE, **more), "embedding_noise": 20.0}
+    }
+
+
+def clear(folder, seed=0):
+    return predict.in_process(folder, predict.common(), seed)
+
+
+def test_predictions_of_training_rows_have_noise(folder):
+    """Once, embeddings of training rows left as they are, at full precision."""
+    party = predict.a_party("clinic", folder, embedding_noise=20.0)
+    message = SimpleNamespace(seeds=(0,))
+    own = party._loaded(message).h
+    party.close()
+    frame = predict.a_frame("clinic").take(predict.order("clinic"))
+    exact = torch.as_tensor(load(folder / "clinic", 0).embed(frame))
+    noise = (own[0] - exact).std()
+    assert noise == pytest.approx(20.0, rel=0.3)
+
+
+def test_a_row_is_predicted_with_the_same_noise_however_often(folder):
+    one = said(folder)
+    assert (said(folder) == one).all()
+    assert not np.allclose(one, clear(folder))
+
+
+def released(folder):
+    found = json.loads((folder / "spent-clinic.json").read_text())
+    (of_rows,) = found["releases"].values()
+    return of_rows
+
+
+def test_predictions_are_paid_for_with_the_rows_of_training(folder):
+    before = len(released(folder))
+    said(folder)
+    said(folder)
+    assert len(released(folder)) == before + 1
+    said(folder, seed=4)
+    assert len(released(folder)) == before + 2
+
+
+def test_another_table_is_another_release_and_beyond_a_bound_refused(folder):
+    spent = [Releases(**one) for own in released(folder).values() for one in own]
+    bound = epsilon_of(spent, 1e-5) + 0.1
+    assert said(folder, parties=own_policy(epsilon=10.0)).shape[0]
+    with pytest.raises(PolicyError, match=r"declines: .*policy\.epsilon"):
+        said(folder, seed=4, parties=own_policy(epsilon=bound))
+
+
+def test_a_model_without_noise_is_refused_under_a_bound(tmp_path):
+    folder = predict.train(tmp_path)
+    with pytest.raises(ConfigError, match="must predict with a model that had noise"):
+        predict.a_party("clinic", folder, **own_policy(epsilon=8.0)["clinic"])
+
+
+def test_reasons_that_are_told_have_no_noise_and_are_refused(folder):
+    own = own_policy(reasons="features")["clinic"]
+    with pytest.raises(ConfigError, match="'reasons' must be none or home with noise"):
+        predict.a_party("clinic", folder, **own)
