@@ -27,7 +27,7 @@ CAPTION = (
     "labels, squares columns; hollow without a defence, filled with it. Good is down, "
     "and not to the left."
 )
-Ends = tuple[Sequence[Mapping[str, Any]], ...]  # runs before and after
+RunPair = tuple[Sequence[Mapping[str, Any]], ...]  # runs before and after
 SHAPES = {"labels": "o", "columns": "s"}  # of attacks, by what they begin with
 
 
@@ -67,7 +67,7 @@ def _drawings(runs: tables.DefendedRuns) -> Iterator[parts.Drawing]:
         yield _drawing(f"defence{index}", f"Defence{of}: {defence}", ends)
 
 
-def _drawing(key: str, title: str, ends: Mapping[str, Ends]) -> parts.Drawing:
+def _drawing(key: str, title: str, ends: Mapping[str, RunPair]) -> parts.Drawing:
     """Draw the worst leaks before and after, against each thing a run is worth."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
