@@ -133,7 +133,7 @@ def test_a_defence_without_a_price_has_no_epsilon(table, kind):
 # -------------------------------------------------------------------- what is counted
 
 
-def most_of_a_row(recording: Recording, n_rows: int) -> tuple[int, int]:
+def most_of_a_row(recording: Recording, n_rows: int) -> tuple[float, float]:
     """Return how often a row is embedded by a party, and has a gradient, at most.
 
     Rows of a batch are as many as values say; every epoch has each of them once.
@@ -153,7 +153,7 @@ def most_of_a_row(recording: Recording, n_rows: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("schedule", ["cosine", "watched"])
 def test_as_much_is_counted_as_a_row_is_sent(table, schedule):
-    given = {"schedule": schedule, "train_epochs": 3.0, "embedding_noise": 0.1}
+    given = {"schedule": schedule, "train_epochs": 3.0, "embedding_noise": 4.0}
     own = settings(table, **given)
     recording = Recording()
     run = simulate(Job(table, own, parties=2), [0], around=recording.around)[0]
@@ -170,7 +170,8 @@ def test_as_much_is_counted_as_a_row_is_sent(table, schedule):
 
 
 def test_every_seed_is_charged_for(table):
-    own = settings(table, gradient_defence="gaussian", embedding_noise=1.0)
+    given = {"gradient_noise": 40.0, "embedding_noise": 20.0}
+    own = settings(table, gradient_defence="gaussian", **given)
     job = Job(table, own, parties=3)
     one, four = (job.privacy(n, ["a", "b", "c"])["privacy"] for n in (1, 4))
     for find in (lambda p: p["labels"], lambda p: p["columns"]["b"]):
