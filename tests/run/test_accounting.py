@@ -19,6 +19,7 @@ from lessvfl.run.accounting import Extent, epsilon_of
 from lessvfl.run.simulate import Job, simulate
 from lessvfl.wire import messages
 from lessvfl_bench.privacy.traffic import Recording
+from lessvfl_bench.studies.epsilon import OF_ONE
 
 DELTA = 1e-5
 
@@ -189,3 +190,11 @@ def test_with_noise_test_rows_are_scored_once(table):
 def test_nothing_is_said_or_loaded_where_nothing_is_on(table):
     run = simulate(Job(table, settings(table, train_epochs=1.0), parties=2), [0])[0]
     assert "privacy" not in run.numbers
+
+
+def test_the_study_of_selection_spends_what_it_says():
+    """Its noise is a table, so that it runs where the accountant is not."""
+    for epsilon, noise in OF_ONE.items():
+        for times in (1, 25):
+            releases = [Releases("gaussian", noise * math.sqrt(times), times)]
+            assert epsilon_of(releases, DELTA) == pytest.approx(epsilon, rel=1e-3)
