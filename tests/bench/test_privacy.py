@@ -101,7 +101,7 @@ def test_gradients_are_of_the_rows_that_the_party_trains_on(monkeypatch):
 def test_the_server_sees_bytes_of_the_bill_and_no_column():
     run, recording = a_run()
     shared = Shared.of(run.problem, 0)
-    view = server_view(recording, shared, ["spy", "clinic"], run.problem.y_train)
+    view = server_view(recording, shared, ["spy", "clinic"])
     billed = [line for line in run.bill if line["stage"] != "evaluate"]
     for party, n_bytes in view.n_bytes.items():
         own = [line["payload_bytes"] for line in billed if line["party"] == party]
@@ -126,7 +126,7 @@ def test_attacks_see_the_same_traffic_between_machines(tmp_path, monkeypatch):
     shared, y = Shared.of(run.problem, 0), run.problem.y_train
     found = []
     for recording in (near, far):
-        view = server_view(recording, shared, list(test_remote.HELD), y)
+        view = server_view(recording, shared, list(test_remote.HELD))
         found.append(study.attacked(recording, view, run, y, 0))
     assert found[0] == found[1]
     ends = run.problem.parties[0], run.model.parties[0]
@@ -244,8 +244,8 @@ def test_sizes_that_follow_what_was_kept_tell_it():
 
 def test_a_server_sees_counts_and_not_what_was_kept():
     run, recording = a_run()
-    shared, y = Shared.of(run.problem, 0), run.problem.y_train
-    view = server_view(recording, shared, ["spy", "clinic"], y)
+    shared = Shared.of(run.problem, 0)
+    view = server_view(recording, shared, ["spy", "clinic"])
     seen = counts.observed(view, run.numbers, "spy")
     assert seen["kept"] == 0
     assert seen["silent"] == 1

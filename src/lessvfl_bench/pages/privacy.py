@@ -27,7 +27,7 @@ CAPTION = (
     "labels, squares columns; hollow without a defence, filled with it. Good is down, "
     "and not to the left."
 )
-Ends = tuple[Sequence[Mapping[str, Any]], ...]  # runs before and after
+RunPair = tuple[Sequence[Mapping[str, Any]], ...]  # runs before and after
 SHAPES = {"labels": "o", "columns": "s"}  # of attacks, by what they begin with
 
 
@@ -67,7 +67,7 @@ def _drawings(runs: tables.DefendedRuns) -> Iterator[parts.Drawing]:
         yield _drawing(f"defence{index}", f"Defence{of}: {defence}", ends)
 
 
-def _drawing(key: str, title: str, ends: Mapping[str, Ends]) -> parts.Drawing:
+def _drawing(key: str, title: str, ends: Mapping[str, RunPair]) -> parts.Drawing:
     """Draw the worst leaks before and after, against each thing a run is worth."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -78,7 +78,7 @@ def _drawing(key: str, title: str, ends: Mapping[str, Ends]) -> parts.Drawing:
         panels = root.subplots(1, len(tables.TASK), sharey=True)
         for (what, head), ax in zip(tables.TASK.items(), panels, strict=True):
             ax.axhline(0, color=figures.GREY, lw=0.8)
-            ax.set(xlabel=head, xlim=(-0.06, 1.06), ylim=(-0.1, 0.6))
+            ax.set(xlabel=head, xlim=(-0.06, 1.06))
             ax.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
             figures.grid(ax)
             for (name, own), color in zip(ends.items(), itertools.cycle(figures.CYCLE)):
@@ -96,6 +96,8 @@ def _drawing(key: str, title: str, ends: Mapping[str, Ends]) -> parts.Drawing:
                         told = " to ".join(f"{leak:+.2f}" for leak in y)
                         said.append(f"{name}, leak of {about} {told}")
         panels[0].set_ylabel("leak")
+        low, high = panels[0].get_ylim()
+        panels[0].set_ylim(min(low, -0.1), max(high, 0.6))  # the same for most figures
         names = zip(ends, itertools.cycle(figures.CYCLE))
         handles = [
             Line2D([], [], color=color, lw=3, label=name) for name, color in names

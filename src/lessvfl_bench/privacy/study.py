@@ -125,7 +125,6 @@ class Privacy(Study):
             recording,
             Shared.of(problem, seed),
             [table.name for table in problem.parties],
-            problem.y_train,
         )
         found = attacked(recording, server, run, y, seed)
         sent = numbers["communication"]["payload_bytes"]
@@ -193,7 +192,7 @@ def attacked(
 ) -> Attacked:
     """Attack a run from every side; return means over the parties that were attacked.
 
-    `y` are the true labels; the server has those that training is told.
+    `y` are the true labels, which the server has.
     """
     problem, shared = run.problem, Shared.of(run.problem, seed)
     each: dict[str, list[dict[str, float]]] = {}
@@ -201,7 +200,7 @@ def attacked(
         view = party_view(recording, shared, table, model)
         looks, X = server.embeddings[table.name], real_columns(table)
         of_labels = labels.measure(view, y, problem.n_classes, seed)
-        of_columns = values.measure(looks, X, server.y, seed)
+        of_columns = values.measure(looks, X, y, seed)
         for attack, one in (of_labels | of_columns).items():
             each.setdefault(attack, []).append(one)
     return {

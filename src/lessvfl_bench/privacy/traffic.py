@@ -173,7 +173,6 @@ class PartyView:
 class ServerView:
     """What the server sees in a run, beside its labels."""
 
-    y: AnyArray  # (N,)
     embeddings: Mapping[PartyId, Looks]
     silent: Mapping[PartyId, bool]  # who said that it kept nothing
     widths: Mapping[PartyId, tuple[int, int]]  # components at first, and at last
@@ -235,7 +234,7 @@ def last_of(looks: Looks) -> AnyArray:
 
 
 def server_view(
-    recording: Recording, shared: Shared, parties: Sequence[PartyId], y: AnyArray
+    recording: Recording, shared: Shared, parties: Sequence[PartyId]
 ) -> ServerView:
     """Return what the server sees in a run that was recorded, but for its scores."""
     carried = recording.carried
@@ -255,7 +254,7 @@ def server_view(
             if isinstance(message, messages.Done):
                 silent[party] = message.silent[0]
     seconds = {party: _seconds(carried, party) for party in parties}
-    return ServerView(y, embeddings, silent, widths, n_bytes, seconds)
+    return ServerView(embeddings, silent, widths, n_bytes, seconds)
 
 
 def _seconds(carried: Sequence[Carried], party: PartyId) -> dict[str, float]:
