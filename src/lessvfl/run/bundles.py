@@ -26,11 +26,11 @@ class Bundle:
 BUNDLES: Mapping[str, Bundle] = MappingProxyType(
     {
         "standard": Bundle(
-            MappingProxyType({"label_epsilon": 3.0, "embedding_noise": 0.3}),
+            MappingProxyType({"label_epsilon": 3.0, "embedding_size": 1}),
             "Labels have an epsilon, and columns are told less of.",
         ),
         "strict": Bundle(
-            MappingProxyType({"label_epsilon": 1.0, "embedding_noise": 1.0}),
+            MappingProxyType({"label_epsilon": 1.0, "embedding_noise": 3.0}),
             "Labels and embeddings have an epsilon; fewer features are found, and the "
             "model is less accurate.",
         ),

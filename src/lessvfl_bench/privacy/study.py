@@ -54,7 +54,6 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "one-component": {"embedding_size": 1},
     "four-bits": {"bits": 4},
     "all-bits": {"bits": 32},
-    "labels-0.5, noise-3": {"label_epsilon": 0.5, "embedding_noise": 3.0},
     **{name: dict(bundle.settings) for name, bundle in BUNDLES.items()},
 }
 FACTOR = 10.0  # of the steps of a party that completes its model actively
