@@ -36,7 +36,7 @@ from lessvfl_bench.study import NameList, NumberList, Study, check_options, opti
 DATA = ("phishing", "credit", "rosmap", "activity_time265")
 # Settings of a run by the name of a defence; what travels takes 4 bits anyway, 8 where
 # rows are few.
-DEFENCES: dict[str, dict[str, Any]] = {
+_SINGLE: dict[str, dict[str, Any]] = {
     NOTHING: {},
     "labels-8": {"label_epsilon": 8.0},
     "labels-3": {"label_epsilon": 3.0},
@@ -54,8 +54,9 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "one-component": {"embedding_size": 1},
     "four-bits": {"bits": 4},
     "all-bits": {"bits": 32},
-    **{name: dict(bundle.settings) for name, bundle in BUNDLES.items()},
 }
+_TOGETHER = {name: dict(bundle.settings) for name, bundle in BUNDLES.items()}
+DEFENCES = _SINGLE | {k: v for k, v in _TOGETHER.items() if v not in _SINGLE.values()}
 FACTOR = 10.0  # of the steps of a party that completes its model actively
 
 PrivacyCase = tuple[str, str, str, str, int]
@@ -71,7 +72,8 @@ class Privacy(Study):
     leak is an attack's score less its control: the same attacker without the traffic.
     'shuffled' is the attack where labels or rows are in random order. Labels are scored
     by AUC, of several classes in the mean over classes, columns by R2; both are means
-    over parties and seeds. 'standard' and 'strict' are those of --privacy. DCS is the
+    over parties and seeds. 'standard' and 'strict' are those of --privacy, unless a
+    single defence is the same. DCS is the
     Defence Capability Score of VFLAIR.
     """
 
