@@ -341,7 +341,7 @@ def test_a_defence_is_run_with_its_settings_or_left_out(tmp_path, monkeypatch):
     page = again.privacy(tmp_path / "privacy.json")
     assert page.read_text() == text
     assert "Defence: marvell-4" in text
-    assert "is of two classes" in text
+    assert "is for labels of two classes" in text
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,35 @@ def test_a_bundle_of_defences_is_said_and_can_be_changed(
     assert "privacy: marvell has no epsilon" in again.err
 
 
+def test_what_changes_a_bundle_is_said(run_cli):
+    asked = ("--set", "train_epochs=1", "--set", "label_epsilon=none", "--quiet")
+    noise = ("--set", "embedding_epsilon=2")
+    result = run_cli("run", "breast-cancer", "--privacy", "strict", *asked, *noise)
+    assert result.code == 0, result.err
+    said = "--set changes it: label_epsilon=none, embedding_epsilon=2."
+    assert said in " ".join(result.err.split())
+
+
+@pytest.mark.parametrize(
+    ("pairs", "sentence"),
+    [
+        ("gradient_noise=2", "The 'gradient_noise' setting changes nothing without"),
+        ("noise_at=first-layer", "The 'noise_at' setting changes nothing without"),
+        ("embedding_noise=1 embedding_epsilon=2", "'embedding_epsilon' at none"),
+        ("embedding_clip=2 embedding_epsilon=2", ""),
+        ("gradient_defence=marvell gradient_noise=2", ""),
+    ],
+)
+def test_noise_that_is_not_there_has_no_settings(run_cli, pairs, sentence):
+    given = [word for pair in pairs.split() for word in ("--set", pair)]
+    short = ("--set", "train_epochs=1", "--quiet")
+    result = run_cli("run", "breast-cancer", "--parties", "2", *short, *given)
+    assert result.code == 0, result.err
+    said = " ".join(result.err.split())
+    assert sentence in said
+    assert ("changes nothing" in said) == bool(sentence)
+
+
 def test_an_unknown_bundle_is_refused(run_cli):
     result = run_cli("run", "breast-cancer", "--privacy", "none", "--quiet")
     assert result.code == 2

@@ -334,6 +334,10 @@ def test_methods_that_ask_for_more_than_embeddings_are_refused(tmp_path, method)
     ("own", "sentence"),
     [
         ({"policy": Policy(epsilon=8.0)}, "With 'epsilon' in its policy a party must"),
+        (
+            {"embedding_epsilon": 9.0, "policy": Policy(epsilon=8.0)},
+            "must be within 'epsilon' of the policy.* Got 9 and 8",
+        ),
         (a_row(seed_private="shared"), "'seed_private' setting must be own"),
         ({"embedding_noise": -1.0}, "'embedding_noise' setting must be a float in"),
         ({"embedding_clip": 0.0}, "'embedding_clip' setting must be a float in"),

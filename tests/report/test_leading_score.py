@@ -120,6 +120,15 @@ def test_shares_of_what_is_predicted_are_said(better):
     )
 
 
+def test_shares_of_randomised_labels_are_said_to_be_such(better):
+    for run in better.runs:
+        run["predicted"] = {"no": 0.73, "yes": 0.27}
+    better.header["config"] = {**better.header["config"], "label_epsilon": 1.0}
+    end = ", with the labels of training rows as they were randomised"
+    for said in (sentences.label_words(better), sentences.predicted_words(better)):
+        assert said.endswith(end)
+
+
 def test_a_feature_that_dwarfs_the_others_is_warned_of(shadows):
     """At its party, which has no labels, and in the notes of the report."""
     record = shadows

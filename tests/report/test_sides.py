@@ -153,6 +153,25 @@ def test_the_csv_goes_where_a_record_names_no_feature_any_more(tmp_path, whole):
 # ------------------------------------------------------------------ the operator's page
 
 
+def test_the_page_of_a_party_says_what_its_noise_spent(own):
+    assert "<h2>Privacy</h2>" not in report.page(own)
+    spent = {
+        "mechanism": "noise on embeddings",
+        "epsilon": 3.0,
+        "delta": 1e-5,
+        "each": 1.5,
+        "releases": 4,
+        "adjacency": "what one row is computed from is another row's",
+        "covers": "what a row's own numbers tell of it",
+    }
+    for run in own.runs:
+        run["privacy"] = {"labels": None, "columns": {"bank": spent}, "unpriced": []}
+    page = report.page(own)
+    assert "<h2>Privacy</h2>" in page
+    assert "This run spends epsilon 3 (delta 1e-05) of every row at bank." in page
+    assert "2.7 for 1, 20 for 3" in page
+
+
 @pytest.mark.parametrize(
     ("kept", "removed", "why", "sentence"),
     [

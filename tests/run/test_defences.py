@@ -136,7 +136,9 @@ def test_amounts_have_no_label_epsilon():
 def test_marvell_is_of_two_classes():
     rows = np.random.default_rng(0).normal(size=(60, 4))
     three = data.from_arrays(rows, np.arange(60) % 3)
-    with pytest.raises(ConfigError, match="marvell is of two classes"):
+    with pytest.raises(
+        ConfigError, match=r"marvell is for labels of two classes\. Got 3 classes"
+    ):
         run(three, gradient_defence="marvell")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path  # noqa: F401  the annotations that are inherited name it
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -74,6 +74,29 @@ def _warn_of_rate(settings: Settings, given: Mapping[str, Any]) -> None:
         )
 
 
+def _warn_of_idle(settings: Settings, given: Mapping[str, Any]) -> None:
+    """Say which settings of noise are given where there is no such noise."""
+    own = settings.flat()
+    noisy = own["embedding_noise"] > 0 or own["embedding_epsilon"] is not None
+    defence = own.get("gradient_defence")
+    wanted = {
+        "embedding_clip": (noisy, "'embedding_noise' or 'embedding_epsilon'"),
+        "noise_at": (noisy, "'embedding_noise' or 'embedding_epsilon'"),
+        "embedding_noise": (
+            own["embedding_epsilon"] is None,
+            "'embedding_epsilon' at none, which decides how much noise there is",
+        ),
+        "gradient_noise": (
+            defence in ("marvell", "gaussian"),
+            "'gradient_defence' at marvell or gaussian",
+        ),
+        "gradient_clip": (defence == "gaussian", "'gradient_defence' at gaussian"),
+    }
+    for name, (used, by) in wanted.items():
+        if name in given and not used:
+            warn(f"The {name!r} setting changes nothing without {by}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(TableOptions):
     """What is to be run, and on which data."""
@@ -105,6 +128,13 @@ class JobOptions(TableOptions):
     target: Annotated[
         str | None, typer.Option(help="'paper': also give the cost to its target.")
     ] = None
+
+    def changed(self, chosen: Collection[str]) -> list[str]:
+        """Return the given pairs that change what a bundle of defences chose."""
+        given, _ = _read_settings(self.set_ or [])
+        one = {"embedding_noise", "embedding_epsilon"}  # either in place of the other
+        names = {*chosen, *(one if one & {*chosen} else ())}
+        return [f"{name}={value}" for name, value in given.items() if name in names]
 
     def read(self, device: str) -> _LoadedJob:
         """Read what the options say, and load the data."""
@@ -149,6 +179,7 @@ class JobOptions(TableOptions):
         if self.ensemble:
             settings.check_ensemble(seeds)
         _warn_of_rate(settings, given)
+        _warn_of_idle(settings, given)
         job = Job(
             dataset,
             settings,

@@ -273,7 +273,10 @@ def _tell_bundle(asked: JobOptions) -> None:
     from lessvfl.run.bundles import bundle_of
 
     if asked.privacy is not None:
-        results.say(bundle_of(asked.privacy).words(asked.privacy), err=True)
+        bundle = bundle_of(asked.privacy)
+        results.say(bundle.words(asked.privacy), err=True)
+        if changed := asked.changed(bundle.settings):
+            results.say(f"--set changes it: {', '.join(changed)}.", err=True)
 
 
 def _tell_privacy(job: Job, seeds: list[int]) -> None:

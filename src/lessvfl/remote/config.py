@@ -187,6 +187,12 @@ class PartyConfig(Common, ColumnSettings):
                 "With 'epsilon' in its policy a party must add noise to what leaves: "
                 "'embedding_epsilon' or 'embedding_noise' says how much. Got neither."
             )
+        most, asked = self.policy.epsilon, self.embedding_epsilon
+        if most is not None and asked is not None and asked > most:
+            raise ConfigError(
+                "A run's 'embedding_epsilon' must be within 'epsilon' of the policy, "
+                f"which bounds all runs together. Got {asked:g} and {most:g}."
+            )
 
 
 def table_of(config: Common) -> Path:

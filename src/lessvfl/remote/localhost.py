@@ -285,7 +285,7 @@ def write_folders(
             server=address,
             data="columns.parquet",
             **_preparation(job, problem, table),
-            seed_private="shared",
+            **_noise(job),
             **common,
         )
 
@@ -329,6 +329,23 @@ def _label_table(dataset: Dataset, blocks: Blocks | None) -> dict[str, Any]:
     if dataset.weight is not None:  # those of test rows count nowhere
         table["weight"] = np.concatenate([dataset.weight, np.ones(len(of_test))])
     return table
+
+
+def _noise(job: Job) -> dict[str, Any]:
+    """Return what a party's config says of its seed and of noise on its embeddings.
+
+    With noise, which nobody else may know, it has a secret of its own.
+    """
+    own = job.settings.data
+    if not own.embedding_noise and own.embedding_epsilon is None:
+        return {"seed_private": "shared"}
+    return {
+        "seed_private": "own",
+        "embedding_noise": own.embedding_noise,
+        "embedding_epsilon": own.embedding_epsilon,
+        "embedding_clip": own.embedding_clip,
+        "noise_at": own.noise_at,
+    }
 
 
 def _preparation(job: Job, problem: Problem, table: PartyTable) -> dict[str, Any]:
@@ -431,6 +448,11 @@ def _join(
         point["removed_share"] = removed_share(problem.parties, masks)
     for name in ("bill", "features", "counts", "models"):  # the server's view of them
         del numbers[name]
+    spent = [run["privacy"]["columns"] for run in own.values() if "privacy" in run]
+    if spent:
+        none: dict[str, Any] = {"labels": None, "columns": {}, "unpriced": []}
+        all_of = {name: one for columns in spent for name, one in columns.items()}
+        numbers["privacy"] = numbers.get("privacy", none) | {"columns": all_of}
     parties = {
         name: {
             **run["features"][name],

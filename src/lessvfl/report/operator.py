@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lessvfl import terms
-from lessvfl.report import page, parts, sentences, tables
+from lessvfl.report import page, parts, privacy, sentences, tables
 from lessvfl.report.effects import effect_card
 from lessvfl.report.ratings import rating_card
 from lessvfl.report.tables import at, number, plural
@@ -283,6 +283,7 @@ def operator_page(
         rating=rating_card(record),
         effects=effect_card(effects or {}),
         revealed=revealed(record, since),
+        privacy=privacy.section(record),
         sent=[
             {
                 "stage": row.title,

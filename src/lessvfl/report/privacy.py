@@ -7,7 +7,21 @@ from typing import Any
 
 from lessvfl.run.record import RunRecord
 
-HEADS = ("Of", "Mechanism", "Epsilon", "Delta", "Each", "Releases", "Means", "Covers")
+HEADS = (
+    "Of",
+    "Mechanism",
+    "Epsilon",
+    "Delta",
+    "Epsilon of each release",
+    "Releases",
+    "What is hidden: whether",
+    "What is counted",
+)
+MEANING = (
+    "Epsilon bounds how much surer anybody gets: the odds of one guess against another "
+    "change by a factor of e to its power at most (2.7 for 1, 20 for 3, 3,000 for 8), "
+    "but for a chance of delta."
+)
 NOT_COVERED = (
     "Not counted: how long messages take and are, true labels of test rows, by which "
     "the server scores, and predictions after the run."
@@ -60,7 +74,7 @@ def section(record: RunRecord) -> dict[str, Any] | None:
     if not any(found["columns"].values()) and record.side != "server":
         said.append("Columns have no epsilon.")
     if rows:
-        said.append(NOT_COVERED)
+        said += [MEANING, NOT_COVERED]
     if any(row[1].startswith("noise") for row in rows):
         said.append(NOT_BY_NOISE)
     return {"sentences": said, "heads": HEADS, "rows": rows}

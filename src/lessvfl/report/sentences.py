@@ -99,7 +99,8 @@ def label_words(record: RunRecord) -> str:
     rarest = sorted(classes.items(), key=lambda item: item[1])[:MOST_CLASSES]
     counts = (f"{name} {n:,} ({100 * n / n_rows:.2g} %)" for name, n in rarest)
     more = f" and {plural(len(classes) - MOST_CLASSES, 'class', 'classes')} more"
-    return f"{said}: {', '.join(counts)}{more * (len(classes) > MOST_CLASSES)}"
+    most = more * (len(classes) > MOST_CLASSES)
+    return f"{said}: {', '.join(counts)}{most}{_as_randomised(record)}"
 
 
 def predicted_words(record: RunRecord) -> str:
@@ -114,8 +115,15 @@ def predicted_words(record: RunRecord) -> str:
     true = classes[name] / max(1, sum(classes.values()))
     return (
         f"{name} is predicted for {100 * shares.mean:.2g} % of the test rows; "
-        f"{100 * true:.2g} % of all rows are"
+        f"{100 * true:.2g} % of all rows are{_as_randomised(record)}"
     )
+
+
+def _as_randomised(record: RunRecord) -> str:
+    """Say that shares of classes count labels of training rows that may be others."""
+    if at(record.header, "config", "label_epsilon") is None:
+        return ""
+    return ", with the labels of training rows as they were randomised"
 
 
 def selected_words(record: RunRecord) -> str:

@@ -143,22 +143,23 @@ class Builder:
             delta = self.rows([np.array([value]) for value in deltas])
         y = self.labels([p.y_train for p in problems], task)
         blocks = self.blocks([p.blocks for p in problems])
+        n_classes = problems[0].n_classes
         epsilon, flips = self.settings.labels.label_epsilon, 0.0
         if epsilon is not None:
-            flips = RandomisedResponse(epsilon, problems[0].n_classes).flips
-        defence = self._gradient_defence(task)
+            flips = RandomisedResponse(epsilon, n_classes).flips
+        defence = self._gradient_defence(task, n_classes)
         own = (weight, delta, blocks, flips, defence, self.private)
         return Labels(y, task, self.seeds, *own)
 
-    def _gradient_defence(self, task: Task) -> GradientDefence | None:
+    def _gradient_defence(self, task: Task, n_classes: int) -> GradientDefence | None:
         own = self.settings.labels
         kind = known_as(own.gradient_defence, GRADIENT_DEFENCES, "'gradient_defence'")
         if kind == "none":
             return None
         if kind == "marvell" and task != "binary":
             raise ConfigError(
-                "The 'gradient_defence' setting marvell is of two classes. Got "
-                f"{'amounts' if task == 'regression' else 'more of them'}."
+                "The 'gradient_defence' setting marvell is for labels of two classes. "
+                f"Got {'amounts' if task == 'regression' else f'{n_classes} classes'}."
             )
         return GradientDefence(kind, own.gradient_noise, own.gradient_clip)
 
