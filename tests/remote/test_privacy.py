@@ -409,6 +409,15 @@ def test_the_same_labels_cost_once_and_another_epsilon_adds_up(tmp_path):
     assert len(*spent_of_labels(tmp_path).values()) == 2
 
 
+def test_draws_of_other_tables_add_up_under_one_epsilon(tmp_path, hub):
+    """Once, two tables at one epsilon cost as much as one of them."""
+    bound = LabelPolicy(epsilon=1.5)
+    one = begun(server_of(tmp_path, "first", policy=bound), hub)
+    one.labels.charge(one.table.dataset, None, "first")
+    with pytest.raises(ConfigError, match=r"would spend 2 with what"):
+        begun(server_of(tmp_path, "second", policy=bound), hub, changed([0]))
+
+
 def test_noise_on_gradients_is_paid_for_by_every_run(tmp_path):
     noise = {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"}
     whole_run(tmp_path, "first", noise, policy=BOUND)

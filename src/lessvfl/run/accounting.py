@@ -236,7 +236,11 @@ def _composed(releases: tuple[Releases, ...], delta: float) -> float:
     if sum(one.times / one.noise**2 for one in releases) > LOUD:
         accountant, event = _bound(), _event_by_sensitivity
     for one in releases:
-        accountant.compose(event(one), one.times)
+        if one.kind == "gaussian":
+            accountant.compose(event(one), one.times)
+        else:  # whose count dp-accounting leaves out of account
+            for _ in range(one.times):
+                accountant.compose(event(one))
     return float(accountant.get_epsilon(delta))
 
 
