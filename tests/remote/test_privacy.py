@@ -133,6 +133,20 @@ def test_a_changed_label_has_a_draw_of_its_own(tmp_path, hub):
     assert same == pytest.approx(2 * 0.73 * 0.27, abs=0.15)
 
 
+def test_classes_of_other_names_have_draws_of_their_own(tmp_path, hub):
+    """By the same ones, in another order, a row told otherwise twice is of neither."""
+
+    def kept(run, *names):
+        y = np.array([names.index(name) for name in ["a", "b", "c"] * 50])
+        dataset = replace(labels().dataset, y=y, label_names=names, task="multiclass")
+        table = replace(labels(ids=np.arange(150)), dataset=dataset)
+        config = server_of(tmp_path, run, align="psi", id="who")
+        return begun(config, hub, table).table.dataset.told == y
+
+    one, again = kept("first", "a", "b", "c"), kept("second", "a", "c", "b")
+    assert (one[::3] != again[::3]).any()
+
+
 def test_without_ids_another_table_has_draws_of_its_own(tmp_path, hub):
     one = told_labels(hub, tmp_path, "first")
     again = told_labels(hub, tmp_path, "second", table=changed([0]))
@@ -416,6 +430,22 @@ def test_draws_of_other_tables_add_up_under_one_epsilon(tmp_path, hub):
     one.labels.charge(one.table.dataset, None, "first")
     with pytest.raises(ConfigError, match=r"would spend 2 with what"):
         begun(server_of(tmp_path, "second", policy=bound), hub, changed([0]))
+
+
+def test_whatever_has_draws_of_its_own_is_paid_for(tmp_path, hub):
+    """Once, an epsilon that prints alike, or another secret, was another look free."""
+
+    def charge(run, **own):
+        process = begun(server_of(tmp_path, run, own), hub)
+        process.labels.charge(process.table.dataset, None, run)
+        return len(*spent_of_labels(tmp_path).values())
+
+    assert charge("first", label_epsilon=1.0) == 1
+    assert charge("again", label_epsilon=1.0) == 1
+    assert charge("near", label_epsilon=1.0 + 1e-9) == 2
+    path = tmp_path / "spent-labels.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"secret": ""}))
+    assert charge("lost", label_epsilon=1.0) == 3
 
 
 def test_noise_on_gradients_is_paid_for_by_every_run(tmp_path):
