@@ -470,6 +470,37 @@ def test_a_party_that_breaks_off_gets_no_look_that_is_not_paid_for(tmp_path):
     assert one["times"] >= 2 * 2
 
 
+@pytest.mark.parametrize("sent", [12, 24])  # before the first checkpoint, and after
+def test_a_server_that_goes_on_pays_for_the_steps_that_come_again(tmp_path, sent):
+    """Once, parties that stayed away until it gave up got as many looks for nothing."""
+    noise = {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"}
+    config = server_of(tmp_path, own=noise, save_every=5)
+    with a_hub() as hub:
+        sides = start(hub, *(a_party(n, tmp_path) for n in HELD))
+        original, left = hub.send, [sent]
+
+        def send(requests, greeted=None):
+            left[0] -= 1
+            if left[0] == 0:
+                raise Cut
+            return original(requests, greeted)
+
+        hub.send = send
+        first = ServerProcess(config, labels(), hub, a_status())
+        with pytest.raises(Cut):
+            first.run()
+        first.close()
+        assert [len(own) for own in spent_of_labels(tmp_path).values()] == [1]
+        then = ServerProcess(config, labels(), hub, a_status(), resume=True)
+        then.run()
+        then.close()
+    for side in sides:
+        side.join(20)
+    (releases,) = spent_of_labels(tmp_path).values()
+    (one,) = releases[next(name for name in releases if "breaks" in name)]
+    assert one["times"] >= 2 * 2  # a row may end an epoch, and begin the next one
+
+
 def test_noise_on_gradients_is_of_a_secret_and_of_what_it_is_on(tmp_path, hub):
     """Once, it came of the common seed, by which each party could take it off."""
     labels_of = Labels(torch.zeros(1, 3), "binary", (0,), private=(SECRET + 1,))

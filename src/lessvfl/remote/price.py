@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -162,6 +163,10 @@ class LabelBudget:
             with self._file.held() as known:
                 self._charge(known, name, own, dataset)
 
+    def has_charged(self, run: str) -> bool:
+        """Tell whether a run of that name may have sent anything by labels."""
+        return run in self._file.known()["labels"].get(self._column, {})
+
     def charge_again(self, dataset: Dataset, run: str, n_train: int) -> None:
         """Charge for the steps since a checkpoint, or refuse to repeat them.
 
@@ -178,7 +183,8 @@ class LabelBudget:
             for plan in plans
             if isinstance(plan, TrainPlan)
         )
-        n_again = n_parties * (1 + config.save_every // per_epoch)
+        n_epochs = 1 + math.ceil((config.save_every - 1) / per_epoch)  # begun in them
+        n_again = n_parties * n_epochs
         name = f"{run} after breaks"
         with self._file.held() as known:
             before = known["labels"].get(self._column, {}).get(name, [{"times": 0}])
