@@ -255,8 +255,9 @@ def test_a_row_is_scored_once_an_epoch(tmp_path):
     plan, width = server.plans[0], first.shape[2]
     gradient = Block(torch.ones(1, 40, width), (width,))
     server.party.handle(Descend(plan.stage, gradient))
-    with refused("a step goes 1 way at most"):
-        server.party.handle(ask)
+    for bits in (32, 16):  # of other bits, once, it was a look at another place
+        with refused("a step goes 1 way at most"):
+            server.party.handle(replace(ask, bits=bits))
 
 
 def test_training_rows_are_not_scored_where_there_are_no_test_rows(tmp_path):
@@ -292,6 +293,16 @@ def test_all_runs_with_the_same_rows_share_a_bound(tmp_path):
     wider = a_row(Policy(epsilon=9.0))
     Server(attacks.a_party(tmp_path, run="again", **wider), **STEPS).begin()
     assert len(price_of(server.party)) == 2
+
+
+@pytest.mark.usefixtures("own_secrets")
+@pytest.mark.parametrize("other", [{"evaluation": "epochs"}, {"delta": 1e-2}])
+def test_a_run_goes_on_with_the_price_that_it_began_with(tmp_path, other):
+    """Once, all that had left was charged for as what was to come."""
+    server = Server(attacks.a_party(tmp_path, **a_row(Policy())), **STEPS).begin()
+    server.party.close()
+    with pytest.raises(RecordError, match=rf"Got other 'policy\.{next(iter(other))}'"):
+        attacks.a_party(tmp_path, **a_row(Policy(**other)))
 
 
 @pytest.mark.usefixtures("own_secrets")
