@@ -41,8 +41,7 @@ class Extent(NamedTuple):
 class Spend:
     """What a run may tell of one row of a side, if all who get it put it together.
 
-    `releases` are those of all seeds, `each` one of them. `epsilon` is None where
-    something leaves by a mechanism without a price.
+    `releases` are those of all seeds, `each` one of them.
     """
 
     mechanism: str
