@@ -16,6 +16,7 @@ from lessvfl.core import ending, evidence, plans, shadows, solve
 from lessvfl.core.network import MLP
 from lessvfl.core.party_data import PartyData
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, sample_rows, take
+from lessvfl.core.privacy import ClippedNoise, EmbeddingGuard
 from lessvfl.core.prox import GroupLasso
 from lessvfl.errors import ProtocolError
 from lessvfl.party import Party
@@ -258,6 +259,21 @@ def test_or_its_pretrained_embedding_as_in_the_released_code():
     assert outcome.constant is None
     assert outcome.slots == (True,) * D
     assert torch.allclose(outcome.net(rows()), before["train"][:, :, [0, 2]])
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_behind_noise_its_pretrained_embedding_has_noise_too(inside):
+    """Once, with noise on the first layer, a server that asked for it saw it clear."""
+    guard = EmbeddingGuard(ClippedNoise(1.0, 5.0), (0,), inside)
+    party = a_party(empty="frozen", guard=guard)
+    clear = party.net(rows()).detach()
+    done(party, Select(None, EVERYTHING_GOES))
+    said = embedding(party, Embed("evaluate", "train")).block.values
+    assert (said - clear).abs().mean() > 0.1
+    again = a_party(empty="frozen", guard=guard)
+    again.restore(*party.state())
+    assert_close(embedding(again, Embed("evaluate", "train")).block.values, said)
+    assert torch.allclose(party.outcome(0).net(rows()), clear)
 
 
 def test_a_replica_that_kept_nothing_does_not_disturb_the_other():

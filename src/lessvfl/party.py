@@ -175,7 +175,7 @@ class Party:
     def _close(self, gates: Gates) -> None:
         """Make open gates a part of the network's weights, and remove the others."""
         gates.fold(self.net.input_weights, self.net.column_slots)
-        self._substitute.freeze(self.net, self.X_train, self.X_test)
+        self._substitute.freeze(self._through, self.X_train, self.X_test)
         self._remove(gates.open)
 
     def _descend(self, request: messages.Descend) -> messages.Reply:
@@ -249,7 +249,7 @@ class Party:
             self.net = self.net.narrow(outputs=self._outputs)
             self._widths = tuple(len(some) for some in components)
         if isinstance(plan, SelectPlan):
-            self._substitute.freeze(self.net, self.X_train, self.X_test)
+            self._substitute.freeze(self._through, self.X_train, self.X_test)
             self._remove(self._features_needed(plan))
         else:
             self._select_by_shadows(plan)
@@ -280,7 +280,7 @@ class Party:
             left = self.features.keep(answer.groups).columns[self.features.columns]
             self._replace(answer.net.narrow(left.unsqueeze(0)), answer.groups)
         elif not bool(answer.groups.all()):
-            self._substitute.freeze(self.net, self.X_train, self.X_test)
+            self._substitute.freeze(self._through, self.X_train, self.X_test)
             self._remove(answer.groups)
             self._has_selected = True
         return self._done(request.stage)
@@ -473,7 +473,7 @@ class Party:
                 self.net = self.net.narrow(outputs=self._outputs)
             if self._substitute.kind == "frozen":
                 fill(self.net.parameters(), tensors, "pretrained")
-            self._substitute.freeze(self.net, self.X_train, self.X_test)
+            self._substitute.freeze(self._through, self.X_train, self.X_test)
         if values["looks_again"]:
             self._whole = Whole(self.net, self.X_train, self.X_test)
         if splits := below("splits", tensors):

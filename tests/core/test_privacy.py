@@ -73,6 +73,15 @@ def test_no_row_moves_another_by_more_than_the_sensitivity():
     assert ClippedNoise(0.7, 3.0).releases(1).noise == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38])
+def test_a_row_that_is_not_finite_looks_like_the_others(value):
+    rows = torch.zeros(1, 4, 2)
+    rows[0, 1, 0] = value
+    mechanism = ClippedNoise(clip=1.0, noise=1.0)
+    assert mechanism.apply(rows, streams()).isfinite().all()
+    assert mechanism.clipped(rows).norm(dim=-1).max() <= 1.0
+
+
 def test_the_gradient_goes_back_through_the_clip():
     mechanism = ClippedNoise(clip=1.0, noise=1e-12)
     rows = torch.randn(2, 50, 3, generator=streams()[0], dtype=torch.float64)

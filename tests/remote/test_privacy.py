@@ -133,6 +133,20 @@ def test_a_changed_label_has_a_draw_of_its_own(tmp_path, hub):
     assert same == pytest.approx(2 * 0.73 * 0.27, abs=0.15)
 
 
+def test_classes_of_other_names_have_draws_of_their_own(tmp_path, hub):
+    """By the same ones, in another order, a row told otherwise twice is of neither."""
+
+    def kept(run, *names):
+        y = np.array([names.index(name) for name in ["a", "b", "c"] * 50])
+        dataset = replace(labels().dataset, y=y, label_names=names, task="multiclass")
+        table = replace(labels(ids=np.arange(150)), dataset=dataset)
+        config = server_of(tmp_path, run, align="psi", id="who")
+        return begun(config, hub, table).table.dataset.told == y
+
+    one, again = kept("first", "a", "b", "c"), kept("second", "a", "c", "b")
+    assert (one[::3] != again[::3]).any()
+
+
 def test_without_ids_another_table_has_draws_of_its_own(tmp_path, hub):
     one = told_labels(hub, tmp_path, "first")
     again = told_labels(hub, tmp_path, "second", table=changed([0]))
@@ -241,8 +255,9 @@ def test_a_row_is_scored_once_an_epoch(tmp_path):
     plan, width = server.plans[0], first.shape[2]
     gradient = Block(torch.ones(1, 40, width), (width,))
     server.party.handle(Descend(plan.stage, gradient))
-    with refused("a step goes 1 way at most"):
-        server.party.handle(ask)
+    for bits in (32, 16):  # of other bits, once, it was a look at another place
+        with refused("a step goes 1 way at most"):
+            server.party.handle(replace(ask, bits=bits))
 
 
 def test_training_rows_are_not_scored_where_there_are_no_test_rows(tmp_path):
@@ -278,6 +293,16 @@ def test_all_runs_with_the_same_rows_share_a_bound(tmp_path):
     wider = a_row(Policy(epsilon=9.0))
     Server(attacks.a_party(tmp_path, run="again", **wider), **STEPS).begin()
     assert len(price_of(server.party)) == 2
+
+
+@pytest.mark.usefixtures("own_secrets")
+@pytest.mark.parametrize("other", [{"evaluation": "epochs"}, {"delta": 1e-2}])
+def test_a_run_goes_on_with_the_price_that_it_began_with(tmp_path, other):
+    """Once, all that had left was charged for as what was to come."""
+    server = Server(attacks.a_party(tmp_path, **a_row(Policy())), **STEPS).begin()
+    server.party.close()
+    with pytest.raises(RecordError, match=rf"Got other 'policy\.{next(iter(other))}'"):
+        attacks.a_party(tmp_path, **a_row(Policy(**other)))
 
 
 @pytest.mark.usefixtures("own_secrets")
@@ -413,6 +438,31 @@ def test_the_same_labels_cost_once_and_another_epsilon_adds_up(tmp_path):
     assert len(*spent_of_labels(tmp_path).values()) == 2
 
 
+def test_draws_of_other_tables_add_up_under_one_epsilon(tmp_path, hub):
+    """Once, two tables at one epsilon cost as much as one of them."""
+    bound = LabelPolicy(epsilon=1.5)
+    one = begun(server_of(tmp_path, "first", policy=bound), hub)
+    one.labels.charge(one.table.dataset, None, "first")
+    with pytest.raises(ConfigError, match=r"would spend 2 with what"):
+        begun(server_of(tmp_path, "second", policy=bound), hub, changed([0]))
+
+
+def test_whatever_has_draws_of_its_own_is_paid_for(tmp_path, hub):
+    """Once, an epsilon that prints alike, or another secret, was another look free."""
+
+    def charge(run, **own):
+        process = begun(server_of(tmp_path, run, own), hub)
+        process.labels.charge(process.table.dataset, None, run)
+        return len(*spent_of_labels(tmp_path).values())
+
+    assert charge("first", label_epsilon=1.0) == 1
+    assert charge("again", label_epsilon=1.0) == 1
+    assert charge("near", label_epsilon=1.0 + 1e-9) == 2
+    path = tmp_path / "spent-labels.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"secret": ""}))
+    assert charge("lost", label_epsilon=1.0) == 3
+
+
 def test_noise_on_gradients_is_paid_for_by_every_run(tmp_path):
     noise = {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"}
     whole_run(tmp_path, "first", noise, policy=BOUND)
@@ -433,6 +483,37 @@ def test_a_party_that_breaks_off_gets_no_look_that_is_not_paid_for(tmp_path):
     assert [name.partition(" ")[2] for name in releases] == ["", "after breaks"]
     (one,) = releases[next(name for name in releases if "breaks" in name)]
     assert one["times"] >= 2 * 2
+
+
+@pytest.mark.parametrize("sent", [12, 24])  # before the first checkpoint, and after
+def test_a_server_that_goes_on_pays_for_the_steps_that_come_again(tmp_path, sent):
+    """Once, parties that stayed away until it gave up got as many looks for nothing."""
+    noise = {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"}
+    config = server_of(tmp_path, own=noise, save_every=5)
+    with a_hub() as hub:
+        sides = start(hub, *(a_party(n, tmp_path) for n in HELD))
+        original, left = hub.send, [sent]
+
+        def send(requests, greeted=None):
+            left[0] -= 1
+            if left[0] == 0:
+                raise Cut
+            return original(requests, greeted)
+
+        hub.send = send
+        first = ServerProcess(config, labels(), hub, a_status())
+        with pytest.raises(Cut):
+            first.run()
+        first.close()
+        assert [len(own) for own in spent_of_labels(tmp_path).values()] == [1]
+        then = ServerProcess(config, labels(), hub, a_status(), resume=True)
+        then.run()
+        then.close()
+    for side in sides:
+        side.join(20)
+    (releases,) = spent_of_labels(tmp_path).values()
+    (one,) = releases[next(name for name in releases if "breaks" in name)]
+    assert one["times"] >= 2 * 2  # a row may end an epoch, and begin the next one
 
 
 def test_noise_on_gradients_is_of_a_secret_and_of_what_it_is_on(tmp_path, hub):

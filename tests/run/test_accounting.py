@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,6 +82,16 @@ def test_noise_and_randomised_labels_together_are_convolved():
 
     both = [Releases("gaussian", noise), Releases("randomised response", epsilon)]
     assert epsilon_of(both, DELTA) == pytest.approx(brentq(excess, 0, 20), rel=0.01)
+
+
+@pytest.mark.parametrize("with_noise", [False, True])
+@pytest.mark.parametrize("times", [2, 3])
+def test_labels_randomised_anew_cost_every_time(times, with_noise):
+    """Once, draws of one epsilon counted as one draw, however many there were."""
+    response, noise = RandomisedResponse(1.3, 3).releases(), Releases("gaussian", 50.0)
+    many = [replace(response, times=times), *([noise] if with_noise else [])]
+    found = epsilon_of(many, DELTA)
+    assert found == pytest.approx(times * 1.3, abs=0.2 if with_noise else 1e-3)
 
 
 @pytest.mark.parametrize("asked", [1.0, 8.0])

@@ -53,8 +53,12 @@ class ClippedNoise:
         return (self.clip / norms_of(rows)).clamp_max(1.0)
 
     def clipped(self, rows: Tensor) -> Tensor:
-        """Return rows (..., n, width) no longer than the clip."""
-        return rows * self.factors(rows)
+        """Return rows (..., n, width) no longer than the clip.
+
+        Zeros stand for what is not finite, which no noise would hide.
+        """
+        finite = rows.nan_to_num(0.0, 0.0, 0.0)
+        return finite * self.factors(finite)
 
     def apply(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Return rows (R, n, width), clipped and with noise, a stream a replica."""

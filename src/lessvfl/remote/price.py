@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,7 +123,8 @@ class LabelBudget:
         """Return a table with labels for training that are randomised, if asked for.
 
         A row is known by its id, or by its place in this very table. A label that was
-        changed has another draw: by the same one, both would tell that it was.
+        changed has another draw: by the same one, both would tell that it was. So have
+        all labels where classes have other names or another order.
         """
         labels = self._own.labels
         if labels.label_epsilon is None or dataset.task == "regression":
@@ -131,8 +133,9 @@ class LabelBudget:
             known["secret"] = known["secret"] or secrets.token_hex(SECRET_BYTES)
         rows = range(len(dataset.y)) if ids is None else ids.tolist()
         table = _digest(dataset, None) if ids is None else ""
+        classes = list(dataset.label_names)
         names = (
-            json.dumps([self._column, dataset.label_names[y], table, str(row)])
+            json.dumps([self._column, classes, y, table, str(row)])
             for y, row in zip(dataset.y.tolist(), rows, strict=True)
         )
         mechanism = RandomisedResponse(labels.label_epsilon, len(dataset.label_names))
@@ -160,6 +163,10 @@ class LabelBudget:
             with self._file.held() as known:
                 self._charge(known, name, own, dataset)
 
+    def has_charged(self, run: str) -> bool:
+        """Tell whether a run of that name may have sent anything by labels."""
+        return run in self._file.known()["labels"].get(self._column, {})
+
     def charge_again(self, dataset: Dataset, run: str, n_train: int) -> None:
         """Charge for the steps since a checkpoint, or refuse to repeat them.
 
@@ -176,7 +183,8 @@ class LabelBudget:
             for plan in plans
             if isinstance(plan, TrainPlan)
         )
-        n_again = n_parties * (1 + config.save_every // per_epoch)
+        n_epochs = 1 + math.ceil((config.save_every - 1) / per_epoch)  # begun in them
+        n_again = n_parties * n_epochs
         name = f"{run} after breaks"
         with self._file.held() as known:
             before = known["labels"].get(self._column, {}).get(name, [{"times": 0}])
@@ -195,7 +203,8 @@ class LabelBudget:
         """Return the name of a run's releases: the same ones are there once."""
         if not self._is_randomised:
             return run
-        return f"{_digest(dataset, ids)} {self._own.labels.label_epsilon:g}"
+        secret = hashlib.sha256(self._file.known()["secret"].encode()).hexdigest()
+        return f"{_digest(dataset, ids)} {self._own.labels.label_epsilon!r} {secret}"
 
     def _checked(
         self, known: dict[str, Any], name: str, own: Spend | None, dataset: Dataset

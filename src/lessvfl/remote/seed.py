@@ -132,7 +132,7 @@ class SeedRun:
 
         `what` they are, if not what the message says. With noise, the same network at
         the same place is another look if anything else is `sent`, and a look to score
-        has its place in an epoch.
+        has its place in an epoch, whatever the bits of a value.
         """
         done = self.progress
         asked: object = "the next batch"
@@ -147,7 +147,7 @@ class SeedRun:
         step, network = done.step, bytes.fromhex(done.chain)
         if self.prepared.noise is not None and sent is not None:
             if isinstance(message, messages.Embed) and message.stage == "evaluate":
-                step = self._epoch()
+                step, asked = self._epoch(), (message.rows, message.part)
             network += sent.contiguous().numpy().tobytes()
         when = (done.behind, step, asked)
         self._budget.spend_view(self.prepared.folder, network, when, n_values)

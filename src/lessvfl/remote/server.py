@@ -146,6 +146,7 @@ class ServerProcess:
                     f"The run folder '{self.folder}' holds a run that began: --resume "
                     "must be given to go on with it, or another 'out' to begin anew."
                 )
+            self._goes_on = self.labels.has_charged(self.run_name)  # after a death
             price = self.labels.price(table.dataset, table.ids, self.run_name)
             if price is not None:
                 status.do(price.words("label"))
@@ -278,6 +279,9 @@ class ServerProcess:
     def _run_seed(self, files: SeedFiles) -> None:
         """Run one seed, however often a party is lost, and write its numbers."""
         tries: Counter[Any] = Counter()  # how often a party was lost at a checkpoint
+        if self._goes_on and not files.numbers.is_file():
+            self._goes_on = False
+            self._charge_again(files.seed)
         while not files.numbers.is_file():
             try:
                 self.hub.wait(self.config.wait)
@@ -285,9 +289,7 @@ class ServerProcess:
             except PartyLostError as lost:
                 log.warning("%s", lost)
                 self.hub.wait(self.config.wait)
-                n_train = len(self._seed_labels(files.seed).train)
-                again = (self.table.dataset, self.run_name, n_train)
-                self.labels.charge_again(*again)
+                self._charge_again(files.seed)
                 saved = files.saved()
                 at = (*lost.parties, None if saved is None else saved.values["tag"])
                 tries[at] += 1
@@ -296,6 +298,11 @@ class ServerProcess:
                         f"A run must get on with its parties. Got {MAX_TRIES} breaks "
                         f"at the same step, the last one: {lost}"
                     ) from None
+
+    def _charge_again(self, seed: int) -> None:
+        """Pay for the steps since a checkpoint, which come again."""
+        n_train = len(self._seed_labels(seed).train)
+        self.labels.charge_again(self.table.dataset, self.run_name, n_train)
 
     def _finish(self, files: SeedFiles) -> None:
         """Have every party save its run; a file lists those that have."""

@@ -108,8 +108,12 @@ class OwnTable:
 
     def facts(self, table: Table, ids: NDArray[Any] | None) -> dict[str, str]:
         """Return digests of all that a run depends on, the table's as it came."""
-        lasting = {key: getattr(self.config, key) for key in _LASTING}
-        return facts_of(table, ids, lasting, self.config.party_net)
+        own = self.config
+        lasting = {key: getattr(own, key) for key in _LASTING}
+        if own.has_noise:  # by these it is priced
+            priced = {"evaluation": own.policy.evaluation, "delta": own.policy.delta}
+            lasting |= {f"policy.{key}": value for key, value in priced.items()}
+        return facts_of(table, ids, lasting, own.party_net)
 
     def changes(self) -> list[Finding]:
         """Return what was changed to read its columns, for this party only."""

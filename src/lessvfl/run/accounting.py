@@ -41,8 +41,7 @@ class Extent(NamedTuple):
 class Spend:
     """What a run may tell of one row of a side, if all who get it put it together.
 
-    `releases` are those of all seeds, `each` one of them. `epsilon` is None where
-    something leaves by a mechanism without a price.
+    `releases` are those of all seeds, `each` one of them.
     """
 
     mechanism: str
@@ -236,7 +235,11 @@ def _composed(releases: tuple[Releases, ...], delta: float) -> float:
     if sum(one.times / one.noise**2 for one in releases) > LOUD:
         accountant, event = _bound(), _event_by_sensitivity
     for one in releases:
-        accountant.compose(event(one), one.times)
+        if one.kind == "gaussian":
+            accountant.compose(event(one), one.times)
+        else:  # whose count dp-accounting leaves out of account
+            for _ in range(one.times):
+                accountant.compose(event(one))
     return float(accountant.get_epsilon(delta))
 
 
