@@ -665,6 +665,10 @@ def test_json_page_has_every_field() -> None:
             *("--seeds", "0,1", "--ensemble"),
         ),
         printed("--method", "vertical-boost", "--set", "trees=1"),
+        printed(
+            *("--set", "data.task=binary", "--set", "train_epochs=1"),
+            *("--privacy", "strict"),
+        ),
     ]
     found: set[str] = set()
     for output in outputs:
@@ -679,7 +683,7 @@ def test_json_page_has_every_field() -> None:
     inner = re.compile(
         r"importance\..+|.+\.PARTY\.(scores|share|why|at_most)\..+|seconds\..+|.+\.(pretrained|selected|final|best)"
         r"|.+\.(PARTY|STAGE)|communication\.payload_bytes|.+\.PARTY\.(power|sight)"
-        r"|(baseline|predicted|intervals|data\.classes)\..+|trees|trees\.splits\..+"
+        r"|(baseline|predicted|intervals|data\.classes|privacy\.columns\.PARTY)\..+|trees|trees\.splits\..+"
     )
     fields = {path for path in found if not inner.fullmatch(path)} | {"curve"}
     assert fields == set(named_rows(read("json.md")))

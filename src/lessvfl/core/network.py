@@ -34,7 +34,7 @@ from lessvfl.core.passes import (
     ACTIVATIONS,
     ChainRule,
     Collapsed,
-    Guard,
+    OutputGuard,
     Passes,
     linear_layer,
     masked,
@@ -208,7 +208,7 @@ class MLP:
         activation: str,
         slot_mask: Tensor | None = None,
         output_mask: Tensor | None = None,
-        guard: Guard | None = None,
+        guard: OutputGuard | None = None,
     ) -> None:
         self.weights = weights
         self.biases = biases
@@ -322,7 +322,7 @@ class MLP:
         own = (self.parameters(), self.activation, *masks, inputs, self._guard)
         return ChainRule(*own)
 
-    def behind(self, guard: Guard) -> MLP:
+    def behind(self, guard: OutputGuard) -> MLP:
         """Return this network, its weights the same, its first layer's output guarded.
 
         For as long as it is not narrowed.

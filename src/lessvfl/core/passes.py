@@ -100,7 +100,7 @@ class Collapsed:
         return [*grads, gradient @ A.detach()[..., :-1]] if self._inputs else grads
 
 
-class Guard(Protocol):
+class OutputGuard(Protocol):
     """What is done to the output of a first layer before anything else sees it."""
 
     def release(self, h: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class ChainRule:
         slot_mask: Tensor | None,
         output_mask: Tensor | None,
         inputs: bool,
-        guard: Guard | None = None,  # on the first layer's output
+        guard: OutputGuard | None = None,  # on the first layer's output
     ) -> None:
         self._inputs = inputs
         self._guard, self._first = guard, torch.empty(0)
