@@ -334,6 +334,7 @@ SERVER_KEYS: dict[str, Any] = {
     "method": "less-vfl-auto",
     "profile": "default",
     "settings": {},
+    "policy": {"epsilon": None},
     "seeds": [0],
     "evaluation": "end",
     "threads": 1,

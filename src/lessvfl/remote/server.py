@@ -301,6 +301,8 @@ class ServerProcess:
 
     def _charge_again(self, seed: int) -> None:
         """Pay for the steps since a checkpoint, which come again."""
+        if not self._rows_path.is_file():  # rows were being aligned: there was none
+            return
         n_train = len(self._seed_labels(seed).train)
         self.labels.charge_again(self.table.dataset, self.run_name, n_train)
 
