@@ -334,7 +334,7 @@ SERVER_KEYS: dict[str, Any] = {
     "method": "less-vfl-auto",
     "profile": "default",
     "settings": {},
-    "policy": {"epsilon": None},
+    "policy": {"epsilon": None, "delta": 1e-5},
     "seeds": [0],
     "evaluation": "end",
     "threads": 1,
@@ -359,6 +359,7 @@ PARTY_KEYS = {
     "align": "psi",
     "scale": "auto",
     "reveal": "nothing",
+    "embedding_epsilon": None,
     "policy": dataclasses.asdict(Policy())
     | {"methods": ["less-vfl-auto"], "predict_inference": ["clear"]},
 }
