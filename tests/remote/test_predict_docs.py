@@ -187,7 +187,7 @@ def test_the_page_works_command_by_command(machine):
     assert [one["id"] for one in first] == ["p469", "p470"]
     for one, row in zip(first, predicted.to_dict("records"), strict=False):
         assert one["prediction"] == row["prediction"]
-        close = pytest.approx(row["probability_benign"], abs=1e-6)  # another batch
+        close = pytest.approx(row["probability_benign"], abs=1e-5)  # another batch
         assert one["probabilities"]["benign"] == close
     paths = {"/predict", "/align", "/health", "/metrics"}
     assert set(json.loads(answers[-1])["paths"]) == paths
@@ -225,7 +225,7 @@ def decide(machine: Machine, known: Any, before: pd.DataFrame) -> None:
     assert "applied: a recalibration (platt) and a cut-off of" in said
     after = pd.read_csv(machine.folder / "kit/server/decided.csv")
     plain = before["probability_malignant"].to_numpy()
-    assert after["uncalibrated_malignant"].to_numpy() == pytest.approx(plain, abs=1e-6)
+    assert after["uncalibrated_malignant"].to_numpy() == pytest.approx(plain, abs=1e-5)
     fitted = after["probability_malignant"].to_numpy()
     in_order = fitted[np.argsort(after["uncalibrated_malignant"])]
     assert (np.diff(in_order) >= 0).all()
