@@ -1,7 +1,8 @@
 """Compare the numbers that two commits print, run by run.
 
 Every case is run with both trees, each as a process of its own with one thread, and the
-JSON objects are compared field by field; numbers must be equal to the last bit.
+JSON objects are compared field by field; numbers must be equal to the last bit. Fields
+that only the second tree has are new, and named; one that it lost is a difference.
 
     python benchmarks/golden.py --before 2b5a400 --jobs 2
     python benchmarks/golden.py --before HEAD~3 --after HEAD --cases 'run/*/digits*'
@@ -477,6 +478,7 @@ class Result:
     reason: str = ""
     differences: Sequence[Difference] = ()
     answers: tuple[Answer, ...] = ()
+    new: Sequence[str] = ()  # fields
 
     @property
     def largest(self) -> float:
@@ -499,7 +501,9 @@ def run_case(case: Case, before: Tree, after: Tree, scratch: Path) -> Result:
         verdict = "skipped" if same else "failed"
         return Result(case, verdict, words[0], answers=answers)
     found = compare(*(json.loads(answer.output) for answer in answers))
-    return Result(case, "differs" if found else "equal", "", found, answers)
+    new = [one.path for one in found if one.before == MISSING]
+    found = [one for one in found if one.before != MISSING]
+    return Result(case, "differs" if found else "equal", "", found, answers, new)
 
 
 def show(result: Result, width: int) -> None:
@@ -520,6 +524,9 @@ def show_end(results: Sequence[Result]) -> None:
     tally = Counter(result.verdict for result in results)
     counts = ", ".join(f"{n} {verdict}" for verdict, n in sorted(tally.items()))
     print(f"\n{len(results)} cases: {counts}")
+    new = dict.fromkeys(path for result in results for path in result.new)
+    if new:
+        print(f"New fields: {', '.join(new)}")
     worst = max(results, key=lambda result: result.largest)
     where = f" ({worst.case.name})" if worst.largest else ""
     print(f"Largest relative difference: {worst.largest:.3g}{where}")

@@ -91,3 +91,18 @@ def test_a_case_is_run_with_both_trees(
     assert verdict((0.5, False), (0.25, False)) == "differs"
     assert verdict((0.5, False), (0.5, True)) == "failed"
     assert verdict((0.5, True), (0.5, True)) == "skipped"
+
+
+def test_a_new_field_is_named_and_no_difference(
+    golden: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(tree: str, words: list[str], folder: Path) -> Any:
+        return golden.Answer(0, tree, "", 1.0)
+
+    monkeypatch.setattr(golden, "ask", ask)
+    case = golden.Case("run/plain/x", "digits")
+    pair = ('{"config": {}}', '{"config": {"clip": 1}}')
+    result = golden.run_case(case, *pair, tmp_path)
+    assert (result.verdict, result.new) == ("equal", ["config.clip"])
+    lost = golden.run_case(case, *pair[::-1], tmp_path)
+    assert (lost.verdict, lost.new) == ("differs", [])
