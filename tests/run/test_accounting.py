@@ -96,16 +96,16 @@ def test_labels_randomised_anew_cost_every_time(times, with_noise):
 
 @pytest.mark.parametrize("asked", [1.0, 8.0])
 def test_an_epsilon_is_spent_as_it_was_asked_for(table, asked):
-    own = settings(table, embedding_epsilon=asked)
-    spend = accounting.of_columns(own, 2, n_seeds=3)
+    own, extent = settings(table, embedding_epsilon=asked), Extent(2, n_seeds=3)
+    spend = accounting.of_columns(own, extent)
     assert spend is not None
     assert spend.epsilon == pytest.approx(asked, rel=1e-3)
     assert spend.epsilon <= asked + 1e-6
     (one,) = spend.releases
     assert analytic(one.noise, one.times) == pytest.approx(asked, rel=0.01)
-    with_noise = accounting.with_noise(own, Extent(2, n_seeds=3))
+    with_noise = accounting.with_noise(own, extent)
     assert with_noise.data.embedding_epsilon is None
-    again = accounting.of_columns(with_noise, 2, n_seeds=3)
+    again = accounting.of_columns(with_noise, extent)
     assert again is not None
     assert again.epsilon == pytest.approx(spend.epsilon)
 
@@ -116,7 +116,7 @@ def test_an_epsilon_is_spent_as_it_was_asked_for(table, asked):
 def test_a_method_that_asks_more_has_no_price(table):
     noisy = settings(table, "gini-filter", embedding_noise=1.0)
     with pytest.raises(ConfigError, match="protects no other messages: method gini"):
-        accounting.of_columns(noisy, 2)
+        accounting.of_columns(noisy, Extent(2))
     for kind in ("gaussian", "max-norm"):
         own = settings(table, "vertical-boost", gradient_defence=kind)
         with pytest.raises(ConfigError, match="setting protects no other messages"):
@@ -127,7 +127,7 @@ def test_an_epsilon_of_noise_needs_its_package(table, monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     own = settings(table, embedding_epsilon=2.345)
     with pytest.raises(ConfigError, match=r"pip install 'lessvfl\[privacy\]'"):
-        accounting.of_columns(own, 2)
+        accounting.of_columns(own, Extent(2))
     labels = accounting.of_labels(settings(table, label_epsilon=3.0), 2, 2)
     assert labels is not None
     assert labels.epsilon == 3.0
@@ -137,7 +137,7 @@ def test_an_epsilon_of_noise_needs_its_package(table, monkeypatch):
 def test_a_defence_without_a_price_has_no_epsilon(table, kind):
     own = settings(table, gradient_defence=kind)
     assert accounting.of_labels(own, 2, 2) is None
-    assert accounting.of_columns(own, 2) is None
+    assert accounting.of_columns(own, Extent(2)) is None
     assert accounting.unpriced(own) == [kind]
     assert accounting.unpriced(settings(table)) == []
 
@@ -171,7 +171,7 @@ def test_as_much_is_counted_as_a_row_is_sent(table, schedule):
     run = simulate(Job(table, own, parties=2), [0], around=recording.around)[0]
     n_rows = len(run.problem.y_train)
     up, down = most_of_a_row(recording, n_rows)
-    counted = accounting.n_embeddings(own, 2, n_rows=n_rows)
+    counted = accounting.n_embeddings(own, Extent(2, n_rows=n_rows))
     assert up <= counted
     assert down <= accounting.n_gradients(own, 2)
     spent = run.numbers["privacy"]["columns"]["party0"]

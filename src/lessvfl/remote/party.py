@@ -244,7 +244,7 @@ class PartyProcess:
         sizes = (len(welcome.parties), policy.evaluation, len(welcome.seeds))
         extent = Extent(*sizes, policy.delta, n_rows)
         own = with_noise(self.own.settings(agreed.settings), extent)
-        return own, of_columns(own, *extent)
+        return own, of_columns(own, extent)
 
     def _align(self, message: bytes) -> control.Align | control.Agreed:
         """Answer the label holder's messages; take the common order from the last.

@@ -101,26 +101,19 @@ def of_labels(
     return Spend("noise on gradients", releases, noise.adjacency, noise.covers)
 
 
-def of_columns(
-    own: Settings,
-    n_parties: int,
-    evaluation: Evaluation = "end",
-    n_seeds: int = 1,
-    delta: float = DELTA,
-    n_rows: int = 0,
-) -> Spend | None:
+def of_columns(own: Settings, extent: Extent) -> Spend | None:
     """Return what a run spends of a row of a party's columns.
 
     None where no mechanism with a price stands before it.
     """
-    noise = embedding_noise(own, n_parties, evaluation, n_seeds, delta, n_rows)
+    noise = _on_embeddings(own, extent)
     if noise is None:
         return None
-    times = n_embeddings(own, n_parties, evaluation, n_rows) * n_seeds
-    how = (noise.adjacency, noise.covers, delta)
+    releases = (noise.releases(n_embeddings(own, extent)),)
     first = own.data.noise_at == "first-layer"
     where = "the first layer" if first else "embeddings"
-    return Spend(f"noise on {where}", (noise.releases(times),), *how)
+    how = (noise.adjacency, noise.covers, extent.delta)
+    return Spend(f"noise on {where}", releases, *how)
 
 
 def unpriced(own: Settings) -> list[str]:
@@ -144,14 +137,7 @@ def _asks(own: Settings, n_parties: int) -> bool:
     return any(isinstance(plan, QueryPlan) for plan in own.config.plans(n_parties))
 
 
-def embedding_noise(
-    own: Settings,
-    n_parties: int,
-    evaluation: Evaluation = "end",
-    n_seeds: int = 1,
-    delta: float = DELTA,
-    n_rows: int = 0,
-) -> ClippedNoise | None:
+def _on_embeddings(own: Settings, extent: Extent) -> ClippedNoise | None:
     """Return the noise on a party's embeddings, None without any.
 
     With `embedding_epsilon` as much as all embeddings of a row may spend.
@@ -159,7 +145,7 @@ def embedding_noise(
     data = own.data
     if not data.has_noise:
         return None
-    if _asks(own, n_parties):
+    if _asks(own, extent.n_parties):
         raise ConfigError(
             f"Noise on embeddings protects no other messages: method {own.method} asks "
             "parties for counts, sums or values of its own. Got 'embedding_noise' or "
@@ -167,8 +153,8 @@ def embedding_noise(
         )
     if data.embedding_epsilon is None:
         return ClippedNoise(data.embedding_clip, data.embedding_noise)
-    times = n_embeddings(own, n_parties, evaluation, n_rows) * n_seeds
-    by_sensitivity = noise_for(data.embedding_epsilon, delta, times)
+    times = n_embeddings(own, extent)
+    by_sensitivity = noise_for(data.embedding_epsilon, extent.delta, times)
     one = ClippedNoise(data.embedding_clip, 1.0)
     noise = by_sensitivity * one.sensitivity / one.clip
     return ClippedNoise(data.embedding_clip, noise)
@@ -176,7 +162,7 @@ def embedding_noise(
 
 def with_noise(own: Settings, extent: Extent) -> Settings:
     """Return the settings with as much noise as `embedding_epsilon` asks for."""
-    noise = embedding_noise(own, *extent)
+    noise = _on_embeddings(own, extent)
     if noise is None:
         return own
     of_rows = dataclasses.replace(
@@ -191,25 +177,23 @@ def n_gradients(own: Settings, n_parties: int) -> int:
     return sum(math.ceil(p.n_epochs) for p in plans if isinstance(p, TrainPlan))
 
 
-def n_embeddings(
-    own: Settings, n_parties: int, evaluation: Evaluation = "end", n_rows: int = 0
-) -> int:
-    """Return how many embeddings of a row leave a party in one seed, at most.
+def n_embeddings(own: Settings, extent: Extent) -> int:
+    """Return how many embeddings of a row leave a party in all seeds, at most.
 
     A training row goes through every epoch, or with `n_rows` of them is held out, and
     looked at as often as these are; it is perhaps among those of stage 2. A test row is
     scored. With ``epochs`` both are, after every stage, too.
     """
-    plans = own.config.plans(n_parties)
+    plans = own.config.plans(extent.n_parties)
     n_passes = sum(
-        max(math.ceil(plan.n_epochs), plan.n_looks(n_rows))
+        max(math.ceil(plan.n_epochs), plan.n_looks(extent.n_rows))
         for plan in plans
         if isinstance(plan, TrainPlan)
     )
     n_passes += own.config.stored() is not None
-    if evaluation == "epochs":
-        n_passes += n_gradients(own, n_parties) + len(plans)
-    return max(n_passes, 1)
+    if extent.evaluation == "epochs":
+        n_passes += n_gradients(own, extent.n_parties) + len(plans)
+    return max(n_passes, 1) * extent.n_seeds
 
 
 # ----------------------------------------------------------------------- the accountant

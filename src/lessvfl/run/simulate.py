@@ -118,7 +118,7 @@ class Job:
         own, n_classes = self.settings, len(self.dataset.label_names)
         data.check_labels(self.dataset, own.labels)
         labels = accounting.of_labels(own, n_classes, len(parties), n_seeds)
-        columns = accounting.of_columns(own, *self.extent(n_seeds, len(parties)))
+        columns = accounting.of_columns(own, self.extent(n_seeds, len(parties)))
         of_each = dict.fromkeys(parties, columns)
         return numbers.privacy(labels, of_each, accounting.unpriced(own))
 

@@ -154,8 +154,9 @@ def protected(
     on = ON.get(defence, {"label_epsilon": float(epsilon)})
     own = profiles.resolve(OURS, "default", dataset, {**on, **given})
     if defence == EMBEDDINGS:
-        name, n_rows = "embedding_noise", dataset.X.n_rows
-        times = accounting.n_embeddings(own, n_parties, "end", n_rows)
+        name = "embedding_noise"
+        extent = accounting.Extent(n_parties, n_rows=dataset.X.n_rows)
+        times = accounting.n_embeddings(own, extent)
     elif defence == GRADIENTS:
         name = "gradient_noise"
         times = accounting.n_gradients(own, n_parties) * n_parties
