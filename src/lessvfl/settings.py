@@ -273,10 +273,13 @@ def allowed_by(kind: Any) -> str:
 class Schema:
     """Base of a frozen dataclass whose annotations say what its fields allow."""
 
+    section: typing.ClassVar = ""  # of a file that its names stand in, as "policy."
+
     def __post_init__(self) -> None:
         """Refuse the first field whose value is not allowed."""
         for name, kind in types_of(type(self)).items():
-            object.__setattr__(self, name, fit(getattr(self, name), kind, name))
+            at = f"{self.section}{name}"
+            object.__setattr__(self, name, fit(getattr(self, name), kind, at))
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str) -> typing.Self:

@@ -270,7 +270,7 @@ def test_the_default_profile_passes_the_default_policy(tmp_path):
         ({"limits": {"hiden": 3}}, "Unknown setting 'hiden' in 'limits'.*'hidden'"),
         ({"limits": {"hidden": "x"}}, "'limits' setting must be names of settings"),
         ({"methods": ["magic"]}, "'methods' setting must be a list of methods"),
-        ({"rounds": 0}, "'rounds' setting must be a whole number >= 1"),
+        ({"rounds": 0}, "'policy.rounds' setting must be a whole number >= 1"),
     ],
 )
 def test_a_policy_that_means_nothing_is_refused(policy, sentence):

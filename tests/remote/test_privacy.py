@@ -44,7 +44,7 @@ from lessvfl.data.randomised import randomise
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError, RecordError
 from lessvfl.mechanisms import Releases
 from lessvfl.remote import price
-from lessvfl.remote.config import PartyConfig
+from lessvfl.remote.config import PartyConfig, read_side
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import LabelPolicy, Policy
 from lessvfl.remote.server import ServerProcess
@@ -183,7 +183,10 @@ def test_noise_and_randomised_labels_are_those_of_the_simulator(tmp_path, monkey
     expected = simulate.simulate(job, [0])[0].numbers
     assert record.runs[0]["accuracy"]["final"] == expected["accuracy"]["final"]
     for name in HELD:
-        assert parties[name].runs[0]["features"][name] == expected["features"][name]
+        of_party = parties[name].runs[0]
+        assert of_party["features"][name] == expected["features"][name]
+        spent = of_party["privacy"]
+        assert spent["all_runs"] == pytest.approx(spent["columns"][name]["epsilon"])
 
 
 # ------------------------------------------------------------ what a server cannot have
@@ -364,6 +367,7 @@ def test_methods_that_ask_for_more_than_embeddings_are_refused(tmp_path, method)
             "must be within 'epsilon' of the policy.* Got 9 and 8",
         ),
         (a_row(seed_private="shared"), "'seed_private' setting must be own"),
+        (a_row(embedding_epsilon=3.0), "must be said once: .* Got 20 and 3"),
         ({"embedding_noise": -1.0}, "'embedding_noise' setting must be a float in"),
         ({"embedding_clip": 0.0}, "'embedding_clip' setting must be a float in"),
     ],
@@ -371,6 +375,13 @@ def test_methods_that_ask_for_more_than_embeddings_are_refused(tmp_path, method)
 def test_settings_that_promise_nothing_are_refused(own, sentence):
     with pytest.raises(ConfigError, match=sentence):
         PartyConfig(**own)
+
+
+def test_a_setting_of_the_policy_is_named_with_it(tmp_path):
+    path = tmp_path / "party.yaml"
+    path.write_text("policy: {epsilon: -1}")
+    with pytest.raises(ConfigError, match=r"The 'policy\.epsilon' setting must be a"):
+        read_side(path)
 
 
 # --------------------------------------------------------------------- bounds of labels
@@ -434,7 +445,9 @@ def test_the_same_labels_cost_once_and_another_epsilon_adds_up(tmp_path):
     other = {"label_epsilon": 0.8}
     with pytest.raises(ConfigError, match=r"would spend 1\.8 with what"):
         whole_run(tmp_path, "third", other, policy=BOUND)
-    whole_run(tmp_path, "third", other, policy=LabelPolicy(epsilon=2.0))
+    record = whole_run(tmp_path, "third", other, policy=LabelPolicy(epsilon=2.0))
+    assert record.runs[0]["privacy"]["labels"]["epsilon"] == 0.8
+    assert record.runs[0]["privacy"]["all_runs"] == pytest.approx(1.8, abs=1e-3)
     assert len(*spent_of_labels(tmp_path).values()) == 2
 
 

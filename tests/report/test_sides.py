@@ -166,10 +166,15 @@ def test_the_page_of_a_party_says_what_its_noise_spent(own):
     }
     for run in own.runs:
         run["privacy"] = {"labels": None, "columns": {"bank": spent}, "unpriced": []}
+        run["privacy"]["all_runs"] = 3.0
     page = report.page(own)
+    assert "All runs so far" not in page
     assert "<h2>Privacy</h2>" in page
     assert "This run spends epsilon 3 (delta 1e-05) of every row at bank." in page
     assert "2.7 for 1, 20 for 3" in page
+    own.runs[0]["privacy"]["all_runs"] = 4.5
+    page = report.page(own)
+    assert "All runs so far have spent epsilon 4.5 of every row at bank." in page
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,12 @@ class ColumnSettings(Schema):
                 "The 'seed_private' setting must be own with noise on embeddings, "
                 "which nobody else may know. Got shared."
             )
+        if self.embedding_noise > 0 and self.embedding_epsilon is not None:
+            raise ConfigError(
+                "How much noise there is must be said once: by 'embedding_noise' or by "
+                f"'embedding_epsilon'. Got {self.embedding_noise:g} and "
+                f"{self.embedding_epsilon:g}."
+            )
 
     @property
     def has_noise(self) -> bool:

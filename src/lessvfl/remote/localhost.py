@@ -337,11 +337,12 @@ def _noise(job: Job) -> dict[str, Any]:
     With noise, which nobody else may know, it has a secret of its own.
     """
     own = job.settings.data
-    if not own.embedding_noise and own.embedding_epsilon is None:
+    if not own.has_noise:
         return {"seed_private": "shared"}
+    has_epsilon = own.embedding_epsilon is not None
     return {
         "seed_private": "own",
-        "embedding_noise": own.embedding_noise,
+        "embedding_noise": 0.0 if has_epsilon else own.embedding_noise,
         "embedding_epsilon": own.embedding_epsilon,
         "embedding_clip": own.embedding_clip,
         "noise_at": own.noise_at,

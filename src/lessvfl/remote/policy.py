@@ -107,6 +107,8 @@ Delta = Annotated[float, Meta(gt=0, lt=1, description="a float in (0, 1)")]
 class LabelPolicy(settings.Schema):
     """The ``policy`` section of the server's config: what runs may tell of labels."""
 
+    section = "policy."
+
     epsilon: AboveZero | None = None  # of a label, over all runs side by side
     delta: Delta = DELTA  # that goes with it
 
@@ -114,6 +116,8 @@ class LabelPolicy(settings.Schema):
 @dataclass(frozen=True)
 class Policy(settings.Schema):
     """The ``policy`` section of a party's config; its defaults let `default` pass."""
+
+    section = "policy."
 
     rounds: Positive = 100_000  # messages in all, those after a restart included
     values: Positive = 2000  # about a row, over all seeds and runs with the same rows

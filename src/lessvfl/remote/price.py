@@ -163,6 +163,11 @@ class LabelBudget:
             with self._file.held() as known:
                 self._charge(known, name, own, dataset)
 
+    def spent(self) -> float | None:
+        """Return epsilon of all runs that were charged for, None without any."""
+        of_column = self._file.known()["labels"].get(self._column)
+        return spent(of_column, self._config.policy.delta) if of_column else None
+
     def has_charged(self, run: str) -> bool:
         """Tell whether a run of that name may have sent anything by labels."""
         return run in self._file.known()["labels"].get(self._column, {})

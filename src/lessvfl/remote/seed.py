@@ -272,7 +272,7 @@ class SeedRun:
                 "scored": done.scored,
                 **noise,
             },
-            **privacy(None, {self._name: own.spend}, ()),
+            **privacy(None, {self._name: own.spend}, (), self._budget.spent()),
         }
 
 

@@ -488,7 +488,8 @@ class ServerProcess:
         numbers = server_numbers(
             files.seed, 0, server, recorder.recorded(0), resent_bytes=self.resent
         )
-        spent = privacy(self.labels.spend(self.table.dataset), {}, unpriced(own))
+        spend = self.labels.spend(self.table.dataset)
+        spent = privacy(spend, {}, unpriced(own), self.labels.spent())
         return numbers | trees_of(fusion, server) | {"bill": ledger.lines(0)} | spent
 
 

@@ -236,6 +236,10 @@ class RunBudget(Budget):
         """Charge for what the run spends of each of its rows, once."""
         self.all_runs.charge(self._about, own)
 
+    def spent(self) -> float:
+        """Return epsilon of all that runs have spent of each of its rows."""
+        return self.all_runs.spent(self._about)
+
     def left(self) -> tuple[int, float]:
         """Return the messages and the values about a row that are left."""
         policy, shown = self._checker.policy, self._earlier + self._shown

@@ -39,8 +39,22 @@ def lines(found: Mapping[str, Any] | None, spends: str = "spends") -> list[str]:
     priced = [(f"every {of}", one) for of, one in _sides(found)]
     return [
         *(f"this run {spends} {_epsilon(one)} of {of}" for of, one in priced),
+        *_of_all_runs(found, priced),
         *(f"{name} has no epsilon" for name in found["unpriced"]),
     ]
+
+
+def _of_all_runs(
+    found: Mapping[str, Any], priced: Sequence[tuple[str, Mapping[str, Any]]]
+) -> Sequence[str]:
+    """Say what a side's runs have spent so far, where they are more than this one."""
+    if "all_runs" not in found or not priced:
+        return []
+    (of, one), together = priced[0], found["all_runs"]
+    if together == one["epsilon"]:
+        return []
+    spent = "more than any epsilon" if together is None else f"epsilon {together:.3g}"
+    return [f"all runs so far have spent {spent} of {of}"]
 
 
 def spent(record: RunRecord) -> list[str]:

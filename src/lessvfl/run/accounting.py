@@ -65,16 +65,17 @@ class Spend:
         """Return it as the record has it."""
         return {
             "mechanism": self.mechanism,
-            "epsilon": _finite(self.epsilon),
+            "epsilon": finite(self.epsilon),
             "delta": self.delta,
-            "each": _finite(self.each),
+            "each": finite(self.each),
             "releases": sum(one.times for one in self.releases),
             "adjacency": self.adjacency,
             "covers": self.covers,
         }
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """Return a number as JSON has it: infinity is null."""
     return value if math.isfinite(value) else None
 
 

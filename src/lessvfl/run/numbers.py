@@ -28,7 +28,7 @@ from lessvfl.core.power import Sight, correlation_of
 from lessvfl.core.trees.networks import TreeSum
 from lessvfl.core.trees.votes import VoteSum
 from lessvfl.data import PartyTable, Problem, class_counts
-from lessvfl.run.accounting import Spend
+from lessvfl.run.accounting import Spend, finite
 from lessvfl.run.profiles import Settings
 from lessvfl.terms import MEASURES, Event, PartyId, Task
 from lessvfl.wire.ledger import Ledger
@@ -284,13 +284,16 @@ def privacy(
     labels: Spend | None,
     columns: Mapping[PartyId, Spend | None],
     unpriced: Sequence[str],
+    all_runs: float | None = None,
 ) -> dict[str, Any]:
     """Return what a run spends, by side, as an entry of its numbers.
 
-    `unpriced` are the defences that have no epsilon. Nothing where no defence is on.
+    `unpriced` are the defences that have no epsilon; `all_runs` is the epsilon of every
+    run so far, where a side counts them. Nothing where no defence is on.
     """
     if labels is None and not unpriced and not any(columns.values()):
         return {}
+    together = {} if all_runs is None else {"all_runs": finite(all_runs)}
     return {
         "privacy": {
             "labels": None if labels is None else labels.numbers(),
@@ -299,6 +302,7 @@ def privacy(
                 for name, one in columns.items()
             },
             "unpriced": list(unpriced),
+            **together,
         }
     }
 
