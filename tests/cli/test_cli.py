@@ -80,7 +80,7 @@ def test_a_bundle_of_defences_is_said_and_can_be_changed(
     assert record.runs[0]["privacy"]["unpriced"] == ["marvell"]
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "<h2>Privacy</h2>" in page
-    assert "Chosen by --privacy mine." in page
+    assert "Chosen by --privacy mine; --set changes it: label_epsilon=3.0." in page
     assert "the label of one row is another" in page
     again = run_cli("run", "--config", str(out / "run.yaml"), "--quiet")
     assert "privacy: marvell has no epsilon" in again.err
@@ -91,7 +91,7 @@ def test_what_changes_a_bundle_is_said(run_cli):
     noise = ("--set", "embedding_epsilon=2")
     result = run_cli("run", "breast-cancer", "--privacy", "strict", *asked, *noise)
     assert result.code == 0, result.err
-    said = "--set changes it: label_epsilon=none, embedding_epsilon=2."
+    said = "--set changes it: label_epsilon=none, embedding_epsilon=2.0."
     assert said in " ".join(result.err.split())
 
 

@@ -142,6 +142,14 @@ def test_marvell_is_of_two_classes():
         run(three, gradient_defence="marvell")
 
 
+def test_marvell_of_three_classes_is_refused_before_anything_is_said(run_cli):
+    told = ("--set", "gradient_defence=marvell", "--quiet")
+    result = run_cli("run", "digits", *told)
+    assert result.code == 2
+    assert "Got 10 classes." in result.err
+    assert "no epsilon" not in result.err
+
+
 def test_noise_on_embeddings_makes_no_useless_feature_look_useful():
     """Responses start where the server saw a row, not where its network has it."""
     shape = held_out.make("1 % positive", 101)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path  # noqa: F401  the annotations that are inherited name it
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -128,13 +128,6 @@ class JobOptions(TableOptions):
     target: Annotated[
         str | None, typer.Option(help="'paper': also give the cost to its target.")
     ] = None
-
-    def changed(self, chosen: Collection[str]) -> list[str]:
-        """Return the given pairs that change what a bundle of defences chose."""
-        given, _ = _read_settings(self.set_ or [])
-        one = {"embedding_noise", "embedding_epsilon"}  # either in place of the other
-        names = {*chosen, *(one if one & {*chosen} else ())}
-        return [f"{name}={value}" for name, value in given.items() if name in names]
 
     def read(self, device: str) -> _LoadedJob:
         """Read what the options say, and load the data."""

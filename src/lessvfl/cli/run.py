@@ -68,7 +68,7 @@ def run(
     if out is not None:
         folder.claim(out)  # before the hours, not after them
     tell_changes(job, read.seeds[0], asked.data)
-    _tell_bundle(asked)
+    _tell_bundle(job)
     _tell_privacy(job, read.seeds)
     names = (job.settings.method, job.dataset.name)
     status = Status("" if out is None else out.name, *names, begun=start.began())
@@ -112,7 +112,7 @@ def try_(
             results.say(line, err=True)
 
     tell_changes(read.job, read.seeds[0], asked.data)
-    _tell_bundle(asked)
+    _tell_bundle(read.job)
     watch = functools.partial(terminal.show, quiet=quiet, times=False)
     how = localhost.Between(align, evaluation)
     title = f"{read.job.settings.method}-{read.job.dataset.name}"
@@ -268,14 +268,14 @@ def _run_and_save(
     return record
 
 
-def _tell_bundle(asked: JobOptions) -> None:
+def _tell_bundle(job: Job) -> None:
     """Say on standard error what the chosen defences are, and what they cost."""
     from lessvfl.run.bundles import bundle_of
 
-    if asked.privacy is not None:
-        bundle = bundle_of(asked.privacy)
-        results.say(bundle.words(asked.privacy), err=True)
-        if changed := asked.changed(bundle.settings):
+    if job.bundle is not None:
+        bundle = bundle_of(job.bundle)
+        results.say(bundle.words(job.bundle), err=True)
+        if changed := bundle.changed(job.settings.flat()):
             results.say(f"--set changes it: {', '.join(changed)}.", err=True)
 
 

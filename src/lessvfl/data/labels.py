@@ -312,6 +312,12 @@ def check_labels(dataset: Dataset, config: LabelConfig) -> None:
                 f"The '{setting_name}' setting must be none for {name}, whose labels "
                 f"are numbers to regress on. Got {value!r}."
             )
+    if config.gradient_defence == "marvell" and dataset.task != "binary":
+        n_classes = len(dataset.label_names)
+        raise ConfigError(
+            "The 'gradient_defence' setting marvell is for labels of two classes. "
+            f"Got {f'{n_classes} classes' if of_classes else 'amounts'}."
+        )
     if isinstance(config.class_weight, Mapping):
         _weights_of(config.class_weight, dataset.label_names, dataset.name)
 

@@ -147,20 +147,15 @@ class Builder:
         epsilon, flips = self.settings.labels.label_epsilon, 0.0
         if epsilon is not None:
             flips = RandomisedResponse(epsilon, n_classes).flips
-        defence = self._gradient_defence(task, n_classes)
+        defence = self._gradient_defence()
         own = (weight, delta, blocks, flips, defence, self.private)
         return Labels(y, task, self.seeds, *own)
 
-    def _gradient_defence(self, task: Task, n_classes: int) -> GradientDefence | None:
+    def _gradient_defence(self) -> GradientDefence | None:
         own = self.settings.labels
         kind = known_as(own.gradient_defence, GRADIENT_DEFENCES, "'gradient_defence'")
         if kind == "none":
             return None
-        if kind == "marvell" and task != "binary":
-            raise ConfigError(
-                "The 'gradient_defence' setting marvell is for labels of two classes. "
-                f"Got {'amounts' if task == 'regression' else f'{n_classes} classes'}."
-            )
         return GradientDefence(kind, own.gradient_noise, own.gradient_clip)
 
     def blocks(self, of: Sequence[np.ndarray[Any, Any] | None]) -> Tensor | None:

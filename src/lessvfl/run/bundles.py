@@ -22,6 +22,17 @@ class Bundle:
         pairs = ", ".join(f"{key}={value}" for key, value in self.settings.items())
         return f"--privacy {name} sets {pairs}. {self.cost}"
 
+    def changed(self, own: Mapping[str, Any]) -> list[str]:
+        """Return what settings have in the place of what it sets, as KEY=VALUE."""
+        wanted = dict(self.settings)
+        if "embedding_noise" in wanted:  # which an epsilon stands in the place of
+            wanted["embedding_epsilon"] = None
+        return [
+            f"{name}={'none' if own[name] is None else own[name]}"
+            for name, value in wanted.items()
+            if own[name] != value
+        ]
+
 
 # Chosen by `lessvfl bench privacy`, whose figures are in docs/threat-model.md.
 BUNDLES: Mapping[str, Bundle] = MappingProxyType(
