@@ -17,6 +17,7 @@ from lessvfl.status import terminal
         ({}, "shared", (0.0, None)),
         ({"embedding_noise": 3.0}, "own", (3.0, None)),
         ({"embedding_epsilon": 2.0}, "own", (0.0, 2.0)),
+        ({"embedding_noise": 3.0, "embedding_epsilon": 2.0}, "own", (0.0, 2.0)),
     ],
 )
 def test_parties_have_the_noise_that_was_asked_for(tmp_path, given, private, noise):
@@ -36,10 +37,10 @@ def test_what_parties_spent_is_on_the_whole_page(tmp_path):
     table = data.load("breast-cancer")
     given = {"embedding_noise": 3.0, "train_epochs": 1}
     own = profiles.resolve("less-vfl-auto", "default", table, given)
-    how = localhost.Between(evaluation="end")
     watch = functools.partial(terminal.show, quiet=True, times=False)
     job, port = Job(table, own, parties=2), localhost.free_port()
-    (run,) = localhost.run(job, [0], tmp_path / "kit", port, watch, how)
+    (run,) = localhost.run(job, [0], tmp_path / "kit", port, watch)
     spent = run["privacy"]["columns"]
     assert sorted(spent) == ["party0", "party1"]
-    assert spent["party0"]["epsilon"] > 0
+    in_one = job.privacy(1, ["party0", "party1"])["privacy"]["columns"]
+    assert spent["party0"]["epsilon"] == pytest.approx(in_one["party0"]["epsilon"])

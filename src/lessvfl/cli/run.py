@@ -95,8 +95,12 @@ def try_(
         str, typer.Option(help="How common rows are found: none, plain or psi.")
     ] = "none",
     evaluation: Annotated[
-        str, typer.Option(help="When test rows are scored: epochs, end or nothing.")
-    ] = "epochs",
+        str | None,
+        typer.Option(
+            help="When test rows are scored: epochs, end or nothing; by default "
+            "epochs, and end where there is noise on embeddings."
+        ),
+    ] = None,
     track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,

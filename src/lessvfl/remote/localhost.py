@@ -47,7 +47,7 @@ class Between:
     """Settings of the sides' configs that a run in one process does not have."""
 
     align: str = "none"
-    evaluation: str = "epochs"  # for the curve
+    evaluation: str | None = None  # none: as in one process
 
 
 def run_all(
@@ -252,6 +252,7 @@ def write_folders(
         for name, value in own.flat().items()
         if name not in (*NOT_THE_SERVERS, "folds")
     }
+    evaluation = between.evaluation or job.evaluation
     common: dict[str, Any] = {"id": "row", "align": between.align}
     _write_config(
         base / "server" / "server.yaml",
@@ -263,7 +264,7 @@ def write_folders(
         group_column="block" if "block" in labels else None,
         task=dataset.task,
         tell_share=True,  # all sides belong to one operator
-        evaluation=between.evaluation,
+        evaluation=evaluation,
         method=own.method,
         profile=own.profile,
         settings=settings,
@@ -274,7 +275,7 @@ def write_folders(
         **common,
     )
     columns = {table.name: len(table.encoding.names) for table in problem.parties}
-    common |= {"policy": policy.needed(own, columns, len(seeds))}
+    common |= {"policy": policy.needed(own, columns, len(seeds), evaluation)}
     places = _own_order(job, problem, seeds[0], blocks)
     for table in problem.parties:
         place = base / table.name

@@ -104,7 +104,7 @@ def training_party(
 ) -> PartyProcess:
     """Return the party that its own columns are in a run."""
     columns = dict.fromkeys(config.everyone, 1)
-    allowed = needed(settings, columns, len(seeds)) | WIDE
+    allowed = needed(settings, columns, len(seeds), config.evaluation) | WIDE
     party = party_config(config, own, Policy.of(allowed, "policy"))
     table, ids = open_table(party)
     party = without_roles(party, config, table.names)

@@ -152,19 +152,21 @@ class Policy(settings.Schema):
                 raise settings.unknown("setting", name, known, " in 'limits'")
 
 
-def needed(own: Settings, columns: Mapping[str, int], n_seeds: int) -> dict[str, Any]:
+def needed(
+    own: Settings, columns: Mapping[str, int], n_seeds: int, evaluation: str
+) -> dict[str, Any]:
     """Return a policy that allows runs with these settings, whatever they need.
 
     For whoever starts both sides of a run; `columns` is how many each party has.
     """
     usual, known = Policy(), settings.fields_of([NetConfig, type(own.config)])
     ratio = own.net.embedding_size / min(columns.values())
-    shown = planned(own, own.net.embedding_size, len(columns), "epochs")
+    shown = planned(own, own.net.embedding_size, len(columns), evaluation)
     bound = [name for name in {**LIMITS, **LEAST, **REFUSED} if name in known]
     return {
         "rounds": 100 * usual.rounds,
         "values": max(usual.values, math.ceil(n_seeds * shown)),
-        "evaluation": "epochs",
+        "evaluation": evaluation,
         "seeds": max(usual.seeds, n_seeds),
         "min_rows": 1,
         "min_share": 0.0,
