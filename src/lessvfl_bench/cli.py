@@ -144,7 +144,8 @@ class _Command(TyperCommand):
         fields = {f.name: (_option(f), None) for f in _fields(made)}
         more = OF_RESULTS if self.about.page else OF_STUDIES
         if not self.about.page:
-            self.help = inspect.getdoc(made)
+            paragraphs = (inspect.getdoc(made) or "").split("\n\n")
+            self.help = "\n\n".join(" ".join(one.split()) for one in paragraphs)
         alone = typer.Typer(add_completion=False)
         alone.command()(_function({**fields, **COMMON, **more}))
         return [*typer.main.get_command(alone).params, *super().get_params(ctx)]

@@ -193,9 +193,17 @@ def gather(
         name, own = about[task]
         records.add(_file(name, own), own, one)
         found[task] = one
-        words = (str(value) for value in own.values() if value not in ({}, None, ()))
-        say(f"{n + 1} of {len(new)}: {', '.join(words)}")
+        say(f"{n + 1} of {len(new)}: {', '.join(_words(own.values()))}")
     return found
+
+
+def _words(values: Iterable[Any]) -> Iterator[str]:
+    """Yield what a task is about, a case part by part."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _words(value)
+        elif value not in ({}, None):
+            yield str(value)
 
 
 def _file(name: str, about: Mapping[str, Any]) -> str:

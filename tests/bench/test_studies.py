@@ -63,7 +63,7 @@ def test_the_smallest_size_prints_its_table(command, run_cli, monkeypatch):
 def test_records_are_kept_and_found_again(run_cli, tmp_path):
     words = ("bench", "alignment", "--smoke", "--modes", "none", "--out", tmp_path)
     first = run_cli(*words)
-    assert "1 of 1" in first.err
+    assert "1 of 1: alignment, none, 100" in first.err
     (kept,) = json.loads((tmp_path / "alignment.json").read_text())
     assert kept["case"] == ["none", 100]
     again = run_cli(*words, "--resume", "--jobs", 2)
