@@ -163,7 +163,7 @@ def test_other_names_in_every_answer_take_no_memory(folder, monkeypatch):
         names = tuple(f"{len(sizes)} {name}" for name in reply.names)
         return dataclasses.replace(reply, names=names)
 
-    monkeypatch.setattr("lessvfl.remote.predict.server.told_by", measured)
+    monkeypatch.setattr("lessvfl.remote.predict.reasons.told_by", measured)
     with a_session(folder, parties=EVERY) as (predictor, _):
         meddle(predictor, renamed)
         predictor.explain(everybody(predictor), 9)

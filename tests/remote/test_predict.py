@@ -36,6 +36,7 @@ from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
 from lessvfl.remote.predict import PredictingParty, Predictor, texts_in_training
+from lessvfl.remote.predict import models as predict_models
 from lessvfl.remote.predict import party as predict_party
 from lessvfl.remote.predict import server as predict_server
 from lessvfl.remote.predict.journal import Journal
@@ -189,7 +190,7 @@ def test_texts_of_training_are_read_by_the_model(trained, tmp_path, monkeypatch)
     """Alone, '1.234' would be a number; where it was a text, the model decides."""
     encoding = data.Encoding.fit("clinic", a_frame("clinic"), HELD["clinic"])
     model = SimpleNamespace(encoding=encoding)
-    monkeypatch.setattr(predict_party, "_fitted", lambda config, seed: model)
+    monkeypatch.setattr(predict_models, "_fitted", lambda config, seed: model)
     assert texts_in_training(party_config("clinic", trained)) == {"town"}
     assert texts_in_training(party_config("server", trained)) == set()
     path = tmp_path / "later.csv"

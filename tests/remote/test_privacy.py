@@ -662,7 +662,7 @@ def test_predictions_of_training_rows_have_noise(folder):
     """Once, embeddings of training rows left as they are, at full precision."""
     party = predict.a_party("clinic", folder, embedding_noise=20.0)
     message = SimpleNamespace(seeds=(0,))
-    own = party._loaded(message).h
+    own = party.models.opened(message, party.budget.secret).h
     party.close()
     frame = predict.a_frame("clinic").take(predict.order("clinic"))
     exact = torch.as_tensor(load(folder / "clinic", 0).embed(frame))

@@ -19,8 +19,11 @@ from lessvfl.errors import ConfigError
 from lessvfl.remote.align import Ids
 from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.config import ServerConfig, table_of
+from lessvfl.run.fitted import MODEL_DIGITS, FittedServer
 from lessvfl.terms import PartyId
 from lessvfl.wire import messages
+
+Send = Callable[[Mapping[PartyId, Any]], Mapping[PartyId, Any]]
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,21 @@ class Answers:
     def partial(self) -> bool:
         """Tell whether the mean of a missing party was used."""
         return bool(self.missing)
+
+
+def answer_columns(
+    model: FittedServer, digest: str, answers: Answers
+) -> dict[str, list[Any]]:
+    """Return what a table says of every row that has an answer."""
+    columns = {"prediction": model.answers(answers.z)}
+    if model.task != "regression":
+        for prefix, shares in model.shares(answers.z).items():
+            for place, name in enumerate(model.label_names):
+                columns[f"{prefix}{name}"] = shares[:, place]
+    n_rows = len(answers.z)
+    columns["partial"] = np.full(n_rows, answers.partial)
+    columns["model"] = np.full(n_rows, digest[:MODEL_DIGITS])
+    return {name: values.tolist() for name, values in columns.items()}
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,7 @@ class Session:
 
 
 def asked_for(
-    places: Positions, send: Callable[[Mapping[PartyId, Any]], Mapping[PartyId, Any]]
+    places: Positions, send: Send
 ) -> Callable[..., dict[PartyId, QueryArrays]]:
     """Return how parties are asked in a prediction of rows with hidden paths."""
     rows = torch.from_numpy(np.ascontiguousarray(places)).unsqueeze(0)

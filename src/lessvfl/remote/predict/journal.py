@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lessvfl.terms import MINUTE
+
+LINE_BYTES = 256  # of the journal, the most
+PREDICT = "predict"  # what was asked: rows count for every seed
 
 
 class Journal:
@@ -59,3 +64,21 @@ class Journal:
             self._alike[key] = (now, 0)
         if n_requests:
             self.write({**json.loads(key), "requests": n_requests})
+
+
+def rows_lately(path: Path, rate: int) -> Iterator[tuple[float, int]]:
+    """Yield when rows of the last minute were asked for, as a journal has them."""
+    if not path.is_file():
+        return
+    now = time.time()
+    with open(path, "rb") as journal:
+        # No more lines than rows may be answered, and a few that ask for none.
+        journal.seek(max(0, path.stat().st_size - LINE_BYTES * (rate + 1000)))
+        tail = journal.read()
+    for line in tail.splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a line cut short
+            request = json.loads(line)
+            then = datetime.datetime.fromisoformat(request["time"]).timestamp()
+            if request["rows"] and now - then <= MINUTE:
+                times = len(request["seeds"]) if request["asked"] == PREDICT else 1
+                yield min(then, now) - now, times * int(request["rows"])

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
-import json
 import logging
 import os
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lessvfl import data
 from lessvfl.core.hidden_paths import Inference, PathParty, PathStep
-from lessvfl.core.lifted import find_factory
-from lessvfl.core.plans import SECRET
-from lessvfl.core.privacy import ClippedNoise, EmbeddingGuard
 from lessvfl.core.protocol import expect
-from lessvfl.core.trees.networks import HALF, Splits
+from lessvfl.core.trees.networks import HALF
 from lessvfl.data import Frame
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
 from lessvfl.remote.align import Ids, PartyAligner, keys
@@ -36,13 +29,18 @@ from lessvfl.remote.align.messages import padded
 from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, table_of
-from lessvfl.remote.home import STATE, hold, rows_of, versions
+from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import PolicyChecker
-from lessvfl.remote.predict.journal import Journal
+from lessvfl.remote.predict.journal import PREDICT, Journal, rows_lately
+from lessvfl.remote.predict.models import (
+    OpenModel,
+    PartyModels,
+    record_of,
+    texts_in_training,
+)
 from lessvfl.remote.predict.reasons import (
     MOST_AT_ONCE,
     PartyReasons,
-    check_texts,
     home_file,
 )
 from lessvfl.remote.requests import in_a_sentence
@@ -52,47 +50,15 @@ from lessvfl.remote.session import (
     Waiting,
     answer_alignment,
 )
-from lessvfl.remote.spent import AllRuns, PredictionBudget
-from lessvfl.run.accounting import Spend
-from lessvfl.run.ensemble import merge_parties
-from lessvfl.run.fitted import FittedParty, digest_of, digest_together
-from lessvfl.run.folder import load, part_of
-from lessvfl.run.record import JOURNAL, TOLD, RunRecord
+from lessvfl.remote.spent import PredictionBudget
+from lessvfl.run.record import JOURNAL, TOLD
 from lessvfl.terms import MINUTE
 from lessvfl.wire import control, messages
 
-ROWS_AT_ONCE = 10_000  # of the table, that go through the network
 OPENS = 60  # times that a model is taken up in a minute, at most
-LINE_BYTES = 256  # of the journal, the most
-PREDICT = "predict"  # what was asked, in the journal: rows count for every seed
 LARGEST_HEAD = 1024  # bytes of an alignment's greeting besides its points
 
 log = logging.getLogger(__name__)
-
-
-def texts_in_training(config: PartyConfig) -> set[str]:
-    """Return the columns that were texts in training, of all seeds of a party's run."""
-    record = RunRecord.read(Path(config.out))
-    runs = record.runs if record.side == "party" else []
-    return {name for r in runs for name in _fitted(config, r["seed"]).encoding.texts}
-
-
-def _fitted(config: PartyConfig, seed: int) -> FittedParty:
-    spec = config.party_net
-    given = None if spec is None else find_factory(spec)
-    fitted: FittedParty = load(config.out, seed, party_net=given)
-    return fitted
-
-
-@dataclass(frozen=True)
-class OpenModel:
-    """The model that a server predicts with, and its embeddings of the table's rows."""
-
-    message: control.Open
-    h: Tensor  # (1, N, components), all rows of the table
-    has_splits: bool  # whether these are what splits say
-    sent: NDArray[np.bool_]  # rows whose embeddings have left; updated as they do
-    spent: Spend | None  # of every row, by the noise on its embeddings
 
 
 class PredictingParty:
@@ -112,52 +78,26 @@ class PredictingParty:
         self.name, self.config = name, config
         self._opens: deque[float] = deque(maxlen=OPENS)  # when a model was taken up
         self.folder = Path(config.out)
-        self.record = RunRecord.read(self.folder)
-        if (self.record.side, self.record.header.get("party")) != ("party", name):
-            raise ConfigError(
-                f"The run folder '{self.folder}' must be that of party '{name}'. Got "
-                f"that of {self.record.header.get('party', self.record.side)!r}."
-            )
+        self.record = record_of(name, config)
         files = contextlib.ExitStack()
         files.callback(os.close, hold(self.folder))
         self.close = weakref.finalize(self, files.close)
         try:
             self.checker = PolicyChecker(name, config.policy)
             self.frame, self._ids = _allowed(config, frame, ids)
-            lately = _lately(self.folder / JOURNAL, config.policy.predict_rate)
+            lately = rows_lately(self.folder / JOURNAL, config.policy.predict_rate)
             path = self.folder / "predicted.safetensors"
             self.budget = PredictionBudget(path, self.checker, lately)
             files.callback(self.budget.settle)
             self._journal = Journal(self.folder / JOURNAL)
             files.callback(self._journal.close)
             self._new_aligner()
-            models = [_fitted(config, run["seed"]) for run in self.record.runs]
-            for model in models:  # fails now if the table does not fit
-                self._encode(model)
-            check_texts(config.reason_texts, models)
-            self.noise = self._noise()
+            self.models = PartyModels(name, config, self.record, self.frame)
         except BaseException:
             self.close()
             raise
         self.state: Waiting | Connected[OpenModel] = Waiting()
         self._paths: PathParty | None = None  # of the batch that is predicted now
-
-    def _noise(self) -> ClippedNoise | None:
-        """Return the noise that the run had on embeddings, or refuse to go without."""
-        shown = self.record.runs[0]["shown"]
-        if (told := shown.get("noise")) is None:
-            if self.config.policy.epsilon is not None:
-                raise ConfigError(
-                    "With 'epsilon' in its policy a party must predict with a model "
-                    "that had noise in training. Got one without."
-                )
-            return None
-        if self.config.policy.reasons == "features":
-            raise ConfigError(
-                "The policy's 'reasons' must be none or home with noise on embeddings, "
-                "which is not on reasons. Got features."
-            )
-        return ClippedNoise(**told)
 
     @classmethod
     def load(
@@ -204,70 +144,17 @@ class PredictingParty:
 
     def _open(self, message: control.Open) -> control.Agreed:
         """Load the model of some seeds, if it belongs to the server's network."""
-        known = {run["seed"]: run["models"] for run in self.record.runs}
-        seeds = message.seeds
-        differ = len(set(seeds)) == len(seeds) > 0
-        is_known = differ and known.keys() >= set(seeds)
-        if message.run != self.record.header["run"] or not is_known:
-            raise self._other("another run", "the run folder of the run that is used")
-        models = [known[seed] for seed in seeds]
-        if message.model != digest_together([one["server"] for one in models]):
-            raise self._other(
-                "another fusion network", "the one that its own was trained with"
-            )
-        parts = [part_of(self.record, self.folder, seed) for seed in seeds]
-        digests = [digest_of(part) for part in parts]
-        if digests != [one[self.name] for one in models]:
-            raise self._other("another network", "the one that training left")
-        own = digest_together(digests)
-        self.state = self._resumed(self._loaded(message))
+        own = self.models.checked(message)
+        at, secret = self.state, self.budget.secret
+        if isinstance(at, Connected) and at.said.message.seeds == message.seeds:
+            model = dataclasses.replace(at.said, message=message)  # as it is in use
+        else:
+            model = self.models.opened(message, secret)
+        self.state = self._resumed(model)
         self._note("asked", "open")
-        log.info("answers predictions of %s", _seed_words(seeds))
+        log.info("answers predictions of %s", _seed_words(message.seeds))
         is_aligned = isinstance(self.state, Aligned)
         return control.Agreed({"model": own, "aligned": is_aligned})
-
-    def _loaded(self, message: control.Open) -> OpenModel:
-        """Return a model; one that is in use keeps its embeddings."""
-        at = self.state
-        if isinstance(at, Connected) and at.said.message.seeds == message.seeds:
-            return dataclasses.replace(at.said, message=message)
-        models = [_fitted(self.config, seed) for seed in message.seeds]
-        model = merge_parties(models) if len(models) > 1 else models[0]
-        none = np.zeros(self.frame.n_rows, dtype=np.bool_)
-        h, has_splits = self._embed(model), isinstance(model.net, Splits)
-        if self.noise is None:
-            return OpenModel(message, h, has_splits, none, None)
-        sizes = [model.n_components for model in models]
-        h = self._released(self.noise, h, sizes)
-        how = (self.noise.adjacency, self.noise.covers)
-        releases = (self.noise.releases(len(models)),)
-        spent = Spend("noise on embeddings", releases, *how)
-        return OpenModel(message, h, has_splits, none, spent)
-
-    def _released(self, noise: ClippedNoise, h: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Return embeddings of all rows as they may leave, those of each seed apart.
-
-        The same table has the same noise whenever it is asked for.
-        """
-        seed = int.from_bytes(keys.derive(self.budget.secret, "noise"), "big")
-        guard = EmbeddingGuard(noise, (SECRET + seed,))
-        parts = torch.split(h, [*sizes], dim=2)
-        own = [guard.release(part, "predict", i) for i, part in enumerate(parts)]
-        return torch.cat(own, dim=2)
-
-    def _charge_noise(self, model: OpenModel) -> None:
-        """Charge for a release of all rows before the first of them leaves.
-
-        They may be those of training, and count as such; the same release is paid for
-        once.
-        """
-        if model.spent is None or model.sent.any():
-            return
-        digest = hashlib.sha256(model.h.contiguous().numpy().tobytes()).hexdigest()
-        side = read_state(self.folder / STATE)
-        run = f"predictions of {digest}"
-        all_runs = AllRuns(self.folder, self.checker, run)
-        all_runs.charge(rows_of(side.values["facts"]), model.spent)
 
     def _count_open(self) -> None:
         """Count that a model is loaded: the whole table goes through its network."""
@@ -278,30 +165,6 @@ class PredictingParty:
                 "Got one request more."
             )
         self._opens.append(now)
-
-    def _other(self, got: str, must: str) -> ConfigError:
-        sentence = f"Party '{self.name}' must be used with {must}. Got {got}."
-        return ConfigError(sentence, public=sentence)
-
-    def _encode(self, model: FittedParty) -> Tensor:
-        """Return all rows of the table as the network takes them."""
-        matrix, counts = model.encoding.apply(self.frame)
-        for n, what in (
-            (counts.imputed, "missing"),
-            (counts.unseen, "of new categories"),
-        ):
-            if n:
-                log.info("%d cells are %s", n, what)
-        weights = model.net.input_weights
-        return torch.as_tensor(matrix, dtype=weights.dtype).unsqueeze(0)
-
-    def _embed(self, model: FittedParty) -> Tensor:
-        """Return the embeddings of all rows; answers are looked up in them."""
-        x = self._encode(model)
-        starts = range(0, x.shape[1], ROWS_AT_ONCE)
-        with torch.no_grad():
-            parts = [model.net(x[:, start : start + ROWS_AT_ONCE]) for start in starts]
-        return torch.cat(parts, dim=1)
 
     # ---------------------------------------------------------------------------- rows
 
@@ -396,7 +259,7 @@ class PredictingParty:
         model, rows = self._rows(places)
         if len(rows):  # none: the server checks who is there
             self._check_inference("clear")
-            self._charge_noise(model)
+            self.models.charge(model, self.checker)
             self._charge(model, rows, len(np.unique(rows[~model.sent[rows]])))
             model.sent[rows] = True
         h = model.h[:, torch.from_numpy(rows)]
@@ -458,10 +321,7 @@ class PredictingParty:
                 f"Party '{self.name}' explains {MOST_AT_ONCE:,} rows at a time. Got "
                 f"{len(rows):,}."
             )
-        parts = [
-            (_fitted(self.config, seed), part_of(self.record, self.folder, seed))
-            for seed in seeds
-        ]
+        parts = self.models.parts(seeds)
         reasons = PartyReasons.read(parts, self.config.reason_texts)
         self.budget.reasons(len(rows))
         what = TOLD if telling == "features" else "reasons at home"
@@ -524,24 +384,6 @@ class PredictingParty:
 
 def _seed_words(seeds: Sequence[int]) -> str:
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds together"
-
-
-def _lately(path: Path, rate: int) -> Iterator[tuple[float, int]]:
-    """Yield when rows of the last minute were asked for, as a journal has them."""
-    if not path.is_file():
-        return
-    now = time.time()
-    with open(path, "rb") as journal:
-        # No more lines than rows may be answered, and a few that ask for none.
-        journal.seek(max(0, path.stat().st_size - LINE_BYTES * (rate + 1000)))
-        tail = journal.read()
-    for line in tail.splitlines():
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # a line cut short
-            request = json.loads(line)
-            then = datetime.datetime.fromisoformat(request["time"]).timestamp()
-            if request["rows"] and now - then <= MINUTE:
-                times = len(request["seeds"]) if request["asked"] == PREDICT else 1
-                yield min(then, now) - now, times * int(request["rows"])
 
 
 def _allowed(

@@ -23,13 +23,21 @@ from numpy.typing import NDArray
 
 from lessvfl.core.shapley import Background
 from lessvfl.data import Frame
-from lessvfl.errors import ConfigError, PolicyError, ProtocolError
+from lessvfl.errors import (
+    ConfigError,
+    PartyLostError,
+    PolicyError,
+    ProtocolError,
+)
+from lessvfl.remote.align.holder import Positions
 from lessvfl.remote.background import read_background
+from lessvfl.remote.predict.aligned import Send
 from lessvfl.run.effects import effect_curves
 from lessvfl.run.ensemble import merge_parties
 from lessvfl.run.fitted import FittedParty
 from lessvfl.run.reasons import FeatureShares, ServerReasons, features_of
 from lessvfl.run.record import EFFECTS, read_json, write_json
+from lessvfl.terms import PartyId
 from lessvfl.wire import control
 
 ROWS_AT_ONCE = 100  # of one request: each goes through a network thousands of times
@@ -223,3 +231,53 @@ def told_by(reply: control.Explained, unit: float = 1.0) -> FeatureShares:
 def _clean(text: str) -> str:
     """Return a text of another side as it may stand in a table."""
     return control.printable(text, 300).lstrip(FORMULA)
+
+
+def ask_why(
+    send: Send,
+    parties: Sequence[PartyId],
+    asked: Sequence[ServerReasons],
+    places: Positions,
+    most: int,
+) -> list[dict[PartyId, FeatureShares]]:
+    """Return what the features of parties add to each part, of those that tell.
+
+    A party that fails to is a reason as a whole: asked again, others would be charged
+    again.
+    """
+    told: list[dict[PartyId, FeatureShares]] = [{} for _ in asked]
+    for party in parties:
+        try:
+            replies = _replies_of(send, party, asked, places, most)
+        except (PartyLostError, PolicyError, ProtocolError) as error:
+            log.warning("party '%s' gives no reasons: %s", party, error)
+            continue
+        for part, own, reply in zip(asked, told, replies, strict=False):
+            if isinstance(reply, control.Explained):
+                own[party] = told_by(reply, part.unit)
+        if replies and not any(party in own for own in told):
+            log.info("party '%s' keeps its reasons at home", party)
+    return told
+
+
+def _replies_of(
+    send: Send,
+    party: PartyId,
+    asked: Sequence[ServerReasons],
+    places: Positions,
+    most: int,
+) -> list[Any]:
+    """Return the answers of a party, one for each part; none of trees."""
+    replies, start = [], 0
+    for part in asked:
+        slopes = part.slopes(party)
+        if slopes is None:
+            return []
+        rows = places[start : start + len(slopes)]
+        own = (slopes / part.unit).float().contiguous().numpy()
+        reply = send({party: control.Explain(rows, own, most)})[party]
+        if isinstance(reply, control.Declined):
+            raise PolicyError(control.printable(reply.reason))
+        replies.append(reply)
+        start += len(rows)
+    return replies

@@ -37,17 +37,17 @@ from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
-from lessvfl.remote.predict.aligned import Answers, Session, asked_for
-from lessvfl.remote.predict.reasons import (
-    most_told,
-    parts_of,
-    told_by,
-    wrong_reasons,
+from lessvfl.remote.predict.aligned import (
+    Answers,
+    Session,
+    answer_columns,
+    asked_for,
 )
+from lessvfl.remote.predict.reasons import ask_why, most_told, parts_of, wrong_reasons
 from lessvfl.remote.session import find_common_rows
-from lessvfl.run.fitted import MODEL_DIGITS, FittedServer, digest_of, digest_together
+from lessvfl.run.fitted import FittedServer, digest_of, digest_together
 from lessvfl.run.folder import load, model_seeds, part_of
-from lessvfl.run.reasons import FeatureShares, ServerReasons
+from lessvfl.run.reasons import ServerReasons
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
@@ -349,18 +349,10 @@ class Predictor:
             answers, why = self.explain(places, reasons)
         else:
             answers = self.predict(places)
-        model = self.model
-        columns = {"prediction": model.answers(answers.z)}
-        if model.task != "regression":
-            for prefix, shares in model.shares(answers.z).items():
-                for place, name in enumerate(model.label_names):
-                    columns[f"{prefix}{name}"] = shares[:, place]
-        columns["partial"] = np.full(len(places), answers.partial)
-        columns["model"] = np.full(len(places), self.digest[:MODEL_DIGITS])
+        columns = answer_columns(self.model, self.digest, answers) | why
         at = np.setdiff1d(np.arange(len(ids)), missing).tolist()
         table: dict[str, list[Any]] = {self._session.ids.column: [*ids]}
-        every = {name: values.tolist() for name, values in columns.items()}
-        for name, cells in (every | why).items():
+        for name, cells in columns.items():
             table[name] = [None] * len(ids)
             for place, value in zip(at, cells, strict=True):
                 table[name][place] = value
@@ -400,62 +392,12 @@ class Predictor:
             found = ServerReasons.of(self.model, blocks, means, len(some))
             parts.append(found.z)
             asked = parts_of(found)
-            told = self._ask_why(asked, some, most, away)
+            present = [party for party in self.parties if party not in away]
+            told = ask_why(self.hub.send, present, asked, some, most)
             for one, own in zip(asked, told, strict=True):
                 for name, cells in one.explanation(own).columns(most).items():
                     columns.setdefault(name, []).extend(cells)
         return Answers(np.concatenate(parts), tuple(sorted(missing))), columns
-
-    def _ask_why(
-        self,
-        asked: Sequence[ServerReasons],
-        places: Positions,
-        most: int,
-        away: Sequence[PartyId],
-    ) -> list[dict[PartyId, FeatureShares]]:
-        """Return what the features of parties add to each part, of those that tell.
-
-        A party that fails to is a reason as a whole: asked again, others would be
-        charged again.
-        """
-        told: list[dict[PartyId, FeatureShares]] = [{} for _ in asked]
-        for party in self.parties:
-            if party in away:
-                continue
-            try:
-                replies = self._reasons_of(party, asked, places, most)
-            except (PartyLostError, PolicyError, ProtocolError) as error:
-                log.warning("party '%s' gives no reasons: %s", party, error)
-                continue
-            for part, own, reply in zip(asked, told, replies, strict=False):
-                if isinstance(reply, control.Explained):
-                    own[party] = told_by(reply, part.unit)
-            if replies and not any(party in own for own in told):
-                log.info("party '%s' keeps its reasons at home", party)
-        return told
-
-    def _reasons_of(
-        self,
-        party: PartyId,
-        asked: Sequence[ServerReasons],
-        places: Positions,
-        most: int,
-    ) -> list[Any]:
-        """Return the answers of a party, one for each part; none of trees."""
-        replies, start = [], 0
-        for part in asked:
-            slopes = part.slopes(party)
-            if slopes is None:
-                return []
-            rows = places[start : start + len(slopes)]
-            own = (slopes / part.unit).float().contiguous().numpy()
-            request = control.Explain(rows, own, most)
-            reply = self.hub.send({party: request})[party]
-            if isinstance(reply, control.Declined):
-                raise PolicyError(control.printable(reply.reason))
-            replies.append(reply)
-            start += len(rows)
-        return replies
 
     def _predict_hidden(self, paths: HiddenPaths, places: Positions) -> NDArray[Any]:
         """Return what is predicted while the paths of rows stay hidden."""

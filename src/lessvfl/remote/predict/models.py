@@ -1,0 +1,197 @@
+"""A party's models of a run, and what they say of the rows of its table."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lessvfl.core.lifted import find_factory
+from lessvfl.core.plans import SECRET
+from lessvfl.core.privacy import ClippedNoise, EmbeddingGuard
+from lessvfl.core.trees.networks import Splits
+from lessvfl.data import Frame
+from lessvfl.errors import ConfigError
+from lessvfl.remote.align import keys
+from lessvfl.remote.checkpoint import read_state
+from lessvfl.remote.config import PartyConfig
+from lessvfl.remote.home import STATE, rows_of
+from lessvfl.remote.policy import PolicyChecker
+from lessvfl.remote.predict.reasons import check_texts
+from lessvfl.remote.spent import AllRuns
+from lessvfl.run.accounting import Spend
+from lessvfl.run.ensemble import merge_parties
+from lessvfl.run.fitted import FittedParty, digest_of, digest_together
+from lessvfl.run.folder import load, part_of
+from lessvfl.run.record import RunRecord
+from lessvfl.wire import control
+
+ROWS_AT_ONCE = 10_000  # of the table, that go through the network
+
+log = logging.getLogger(__name__)
+
+
+def texts_in_training(config: PartyConfig) -> set[str]:
+    """Return the columns that were texts in training, of all seeds of a party's run."""
+    record = RunRecord.read(Path(config.out))
+    runs = record.runs if record.side == "party" else []
+    return {name for r in runs for name in _fitted(config, r["seed"]).encoding.texts}
+
+
+def record_of(name: str, config: PartyConfig) -> RunRecord:
+    """Return the record of a party's run folder, or refuse that of another side."""
+    record = RunRecord.read(Path(config.out))
+    if (record.side, record.header.get("party")) != ("party", name):
+        raise ConfigError(
+            f"The run folder '{config.out}' must be that of party '{name}'. Got that "
+            f"of {record.header.get('party', record.side)!r}."
+        )
+    return record
+
+
+def _fitted(config: PartyConfig, seed: int) -> FittedParty:
+    spec = config.party_net
+    given = None if spec is None else find_factory(spec)
+    fitted: FittedParty = load(config.out, seed, party_net=given)
+    return fitted
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """The model that a server predicts with, and its embeddings of the table's rows."""
+
+    message: control.Open
+    h: Tensor  # (1, N, components), all rows of the table
+    has_splits: bool  # whether these are what splits say
+    sent: NDArray[np.bool_]  # rows whose embeddings have left; updated as they do
+    spent: Spend | None  # of every row, by the noise on its embeddings
+
+
+class PartyModels:
+    """The models of all seeds of a party's run, on the table of today."""
+
+    def __init__(
+        self, name: str, config: PartyConfig, record: RunRecord, frame: Frame
+    ) -> None:
+        self._name, self._config, self._frame = name, config, frame
+        self._record, self._folder = record, Path(config.out)
+        models = [_fitted(config, run["seed"]) for run in record.runs]
+        for model in models:  # fails now if the table does not fit
+            self._encode(model)
+        check_texts(config.reason_texts, models)
+        self._noise = self._noise_of_training()
+
+    def _noise_of_training(self) -> ClippedNoise | None:
+        """Return the noise that the run had on embeddings, or refuse to go without."""
+        shown = self._record.runs[0]["shown"]
+        if (told := shown.get("noise")) is None:
+            if self._config.policy.epsilon is not None:
+                raise ConfigError(
+                    "With 'epsilon' in its policy a party must predict with a model "
+                    "that had noise in training. Got one without."
+                )
+            return None
+        if self._config.policy.reasons == "features":
+            raise ConfigError(
+                "The policy's 'reasons' must be none or home with noise on embeddings, "
+                "which is not on reasons. Got features."
+            )
+        return ClippedNoise(**told)
+
+    def checked(self, message: control.Open) -> str:
+        """Return the digest of what a server asks for, or refuse another model."""
+        known = {run["seed"]: run["models"] for run in self._record.runs}
+        seeds = message.seeds
+        differ = len(set(seeds)) == len(seeds) > 0
+        is_known = differ and known.keys() >= set(seeds)
+        if message.run != self._record.header["run"] or not is_known:
+            raise self._other("another run", "the run folder of the run that is used")
+        models = [known[seed] for seed in seeds]
+        if message.model != digest_together([one["server"] for one in models]):
+            raise self._other(
+                "another fusion network", "the one that its own was trained with"
+            )
+        digests = [digest_of(self._part(seed)) for seed in seeds]
+        if digests != [one[self._name] for one in models]:
+            raise self._other("another network", "the one that training left")
+        return digest_together(digests)
+
+    def _other(self, got: str, must: str) -> ConfigError:
+        sentence = f"Party '{self._name}' must be used with {must}. Got {got}."
+        return ConfigError(sentence, public=sentence)
+
+    def _part(self, seed: int) -> Path:
+        return part_of(self._record, self._folder, seed)
+
+    def parts(self, seeds: Sequence[int]) -> list[tuple[FittedParty, Path]]:
+        """Return the model of each seed, and the folder that it is in."""
+        return [(_fitted(self._config, seed), self._part(seed)) for seed in seeds]
+
+    def opened(self, message: control.Open, secret: bytes) -> OpenModel:
+        """Return the model of some seeds, noise on its embeddings as in training."""
+        models = [_fitted(self._config, seed) for seed in message.seeds]
+        model = merge_parties(models) if len(models) > 1 else models[0]
+        none = np.zeros(self._frame.n_rows, dtype=np.bool_)
+        h, has_splits = self._embed(model), isinstance(model.net, Splits)
+        if (noise := self._noise) is None:
+            return OpenModel(message, h, has_splits, none, None)
+        h = _released(noise, h, [one.n_components for one in models], secret)
+        releases = (noise.releases(len(models)),)
+        how = (releases, noise.adjacency, noise.covers)
+        spent = Spend("noise on embeddings", *how)
+        return OpenModel(message, h, has_splits, none, spent)
+
+    def charge(self, model: OpenModel, checker: PolicyChecker) -> None:
+        """Charge for a release of all rows before the first of them leaves.
+
+        They may be those of training, and count as such; the same release is paid for
+        once.
+        """
+        if model.spent is None or model.sent.any():
+            return
+        digest = hashlib.sha256(model.h.contiguous().numpy().tobytes()).hexdigest()
+        side = read_state(self._folder / STATE)
+        all_runs = AllRuns(self._folder, checker, f"predictions of {digest}")
+        all_runs.charge(rows_of(side.values["facts"]), model.spent)
+
+    def _encode(self, model: FittedParty) -> Tensor:
+        """Return all rows of the table as the network takes them."""
+        matrix, counts = model.encoding.apply(self._frame)
+        for n, what in (
+            (counts.imputed, "missing"),
+            (counts.unseen, "of new categories"),
+        ):
+            if n:
+                log.info("%d cells are %s", n, what)
+        weights = model.net.input_weights
+        return torch.as_tensor(matrix, dtype=weights.dtype).unsqueeze(0)
+
+    def _embed(self, model: FittedParty) -> Tensor:
+        """Return the embeddings of all rows; answers are looked up in them."""
+        x = self._encode(model)
+        starts = range(0, x.shape[1], ROWS_AT_ONCE)
+        with torch.no_grad():
+            parts = [model.net(x[:, start : start + ROWS_AT_ONCE]) for start in starts]
+        return torch.cat(parts, dim=1)
+
+
+def _released(
+    noise: ClippedNoise, h: Tensor, sizes: Sequence[int], secret: bytes
+) -> Tensor:
+    """Return embeddings of all rows as they may leave, those of each seed apart.
+
+    The same table has the same noise whenever it is asked for.
+    """
+    seed = int.from_bytes(keys.derive(secret, "noise"), "big")
+    guard = EmbeddingGuard(noise, (SECRET + seed,))
+    parts = torch.split(h, [*sizes], dim=2)
+    own: list[Any] = [guard.release(part, "predict", i) for i, part in enumerate(parts)]
+    return torch.cat(own, dim=2)
