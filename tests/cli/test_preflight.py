@@ -175,7 +175,7 @@ def test_a_table_smaller_than_the_policy_allows(here, run_cli):
 @pytest.mark.parametrize(
     ("values", "fragment"),
     [
-        ({"policy": {"rounds": -1}}, "'rounds'"),
+        ({"policy": {"rounds": -1}}, "'policy.rounds'"),
         ({"colums": ["*"]}, "colums"),
         ({"columns": "a"}, "'columns'"),
     ],

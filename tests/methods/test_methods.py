@@ -30,6 +30,7 @@ SMALL = PUBLISHED | {
     "dtype": "float64",
     "party_step_size": 0.02,
 }
+OF_TREES = {"trees": 20, "select_trees": 8, "particles": 4, "swarm_rounds": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,9 @@ def make_data(task="binary", n=160, d=12, seed=0):
 def job_of(method, profile="default", task="binary", **overrides):
     dataset = make_data(task)
     fields = fields_of(profiles.sections(method))
-    chosen = {k: v for k, v in {**SMALL, **overrides}.items() if k in fields}
+    chosen = {
+        k: v for k, v in {**SMALL, **OF_TREES, **overrides}.items() if k in fields
+    }
     if method in ("less-vfl-auto", "auto-boost"):
         chosen |= {"pretrain_batch_size": 50, "shadows": 20}
     settings = profiles.resolve(method, profile, dataset, chosen)

@@ -268,8 +268,11 @@ def test_the_default_profile_passes_the_default_policy(tmp_path):
     ("policy", "sentence"),
     [
         ({"limits": {"hiden": 3}}, "Unknown setting 'hiden' in 'limits'.*'hidden'"),
-        ({"limits": {"hidden": "x"}}, "'limits' setting must be names of settings"),
-        ({"methods": ["magic"]}, "'methods' setting must be a list of methods"),
+        (
+            {"limits": {"hidden": "x"}},
+            "'policy.limits' setting must be names",
+        ),
+        ({"methods": ["magic"]}, "'policy.methods' setting must be a list of methods"),
         ({"rounds": 0}, "'policy.rounds' setting must be a whole number >= 1"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lessvfl.run import bundles
 from lessvfl.run.record import RunRecord
 
 HEADS = (
@@ -83,7 +82,9 @@ def section(record: RunRecord) -> dict[str, Any] | None:
     ]
     said = [f"{line[0].upper()}{line[1:]}." for line in lines(found)]
     if name := record.header.get("privacy_bundle"):
-        said.insert(0, _chosen(name, record.header["config"]))
+        changes = ", ".join(record.header.get("privacy_changes", ()))
+        changed = f"; --set changes it: {changes}" if changes else ""
+        said.insert(0, f"Chosen by --privacy {name}{changed}.")
     if not found["labels"] and record.side != "party":
         said.append("Labels have no epsilon.")
     if not any(found["columns"].values()) and record.side != "server":
@@ -93,14 +94,6 @@ def section(record: RunRecord) -> dict[str, Any] | None:
     if any(row[1].startswith("noise") for row in rows):
         said.append(NOT_BY_NOISE)
     return {"sentences": said, "heads": HEADS, "rows": rows}
-
-
-def _chosen(name: str, config: Mapping[str, Any]) -> str:
-    """Say which bundle was chosen, and what was set in its place."""
-    bundle = bundles.BUNDLES.get(name)  # none: one of another version
-    other = [] if bundle is None else bundle.changed(config)
-    changed = f"; --set changes it: {', '.join(other)}" if other else ""
-    return f"Chosen by --privacy {name}{changed}."
 
 
 def _of(record: RunRecord) -> Mapping[str, Any] | None:

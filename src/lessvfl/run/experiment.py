@@ -11,6 +11,7 @@ from lessvfl.core.network import NetConfig
 from lessvfl.data import DataConfig, LabelConfig, Problem
 from lessvfl.errors import ConfigError, warn
 from lessvfl.run import ensemble, numbers, profiles, simulate
+from lessvfl.run.bundles import bundle_of
 from lessvfl.run.record import RunRecord
 from lessvfl.run.simulate import Job, Run
 from lessvfl.run.target import ACCURACY_SHARE, cost_to_target
@@ -28,8 +29,16 @@ def bare_header(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
         parties=job.parties,
         spurious=job.spurious,
         groups=job.groups,
-        **({} if job.bundle is None else {"privacy_bundle": job.bundle}),
+        **_bundle_of(job),
     )
+
+
+def _bundle_of(job: Job) -> dict[str, Any]:
+    """Return the chosen bundle of defences, and what was set in its place."""
+    if job.bundle is None:
+        return {}
+    changes = bundle_of(job.bundle).changed(job.settings.flat())
+    return {"privacy_bundle": job.bundle, "privacy_changes": changes}
 
 
 def run(
