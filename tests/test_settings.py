@@ -149,3 +149,12 @@ def test_unknown_name_with_the_nearest_known_one():
     assert str(settings.unknown("wheel", "x", ["count"])) == (
         "Unknown wheel 'x'. Known: count."
     )
+
+
+@pytest.mark.parametrize("text", ["1e-5", "+2E3", "-1e0"])
+def test_an_exponent_that_yaml_leaves_a_text_is_a_number(text):
+    """YAML 1.1 has numbers only with a point in them: 1.0e-5."""
+    assert settings.fit(text, settings.Finite, "delta") == float(text)
+    assert settings.fit(text, str | None, "delta") == text
+    with pytest.raises(ConfigError, match="must be a whole number"):
+        settings.fit("1e-5", settings.Natural, "rounds")

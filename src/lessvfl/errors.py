@@ -89,12 +89,15 @@ class ProtocolError(LessVFLError, RuntimeError):
 
 
 class PolicyError(LessVFLError, RuntimeError):
-    """More is asked of a party than it allows; both sides hear the whole sentence."""
+    """More is asked of a party than it allows.
+
+    Both sides hear the whole sentence, but for one that has another for the public.
+    """
 
     kind = "policy"
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence, public=sentence)
+    def __init__(self, sentence: str, public: str | None = None) -> None:
+        super().__init__(sentence, public=public or sentence)
 
 
 class PartyLostError(LessVFLError, ConnectionError):

@@ -14,6 +14,7 @@ import dataclasses
 import datetime
 import difflib
 import math
+import re
 import sys
 import types
 import typing
@@ -28,6 +29,7 @@ from lessvfl.errors import ConfigError
 
 MOST_NAMES = 8  # that are listed beside the nearest one
 MOST_SHOWN = 300  # characters of a value that is not allowed
+EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+")  # a number that is a text to YAML 1.1
 
 KnownName = TypeVar("KnownName", bound=str)
 
@@ -227,6 +229,8 @@ def fit(value: Any, kind: Any, name: str, owner: str = "setting") -> Any:
     try:
         found = msgspec.convert(value, kind)
     except msgspec.ValidationError:
+        if isinstance(value, str) and EXPONENT.fullmatch(value):
+            return fit(float(value), kind, name, owner)
         raise refuse(name, owner, allowed_by(kind), value) from None
     is_union = typing.get_origin(kind) in UNIONS
     for one in typing.get_args(kind) if is_union else (kind,):

@@ -91,8 +91,18 @@ def test_what_changes_a_bundle_is_said(run_cli):
     noise = ("--set", "embedding_epsilon=2")
     result = run_cli("run", "breast-cancer", "--privacy", "strict", *asked, *noise)
     assert result.code == 0, result.err
-    said = "--set changes it: label_epsilon=none, embedding_epsilon=2.0."
+    said = "--set changes it: label_epsilon=none, embedding_epsilon=2.0; what was"
     assert said in " ".join(result.err.split())
+
+
+def test_a_bundle_that_was_set_to_nothing_is_on_the_page(run_cli, tmp_path):
+    out = tmp_path / "run"
+    asked = ("--set", "train_epochs=1", "--set", "label_epsilon=none", "--quiet")
+    where = ("--privacy", "standard", "--out", str(out))
+    assert run_cli("run", "breast-cancer", *asked, *where).code == 0
+    page = (out / "report.html").read_text(encoding="utf-8")
+    said = "Chosen by --privacy standard; --set changes it: label_epsilon=none."
+    assert f"{said} Labels have no epsilon. Columns have no epsilon." in page
 
 
 @pytest.mark.parametrize(

@@ -165,18 +165,21 @@ def train(
     `columns` is of the parties'.
     """
     own = server_config(out, **{"align": "plain"} | more)
+    sides = []
     with a_hub() as hub:
         for name in HELD:
             rows = order(name)
             frame = a_frame(name).take(rows)
             how = {"align": "plain", "policy": policy} | (columns or {})
             config = party_config(name, out, **how)
-            Side(PartyProcess(name, config, frame, IDS[rows]), hub.port)
+            sides.append(Side(PartyProcess(name, config, frame, IDS[rows]), hub.port))
         status = Status("run", own.method, "people", tuple(HELD))
         table = LabelTable(the_labels() if labels is None else labels, ids=IDS)
         server = ServerProcess(own, table, hub, status)
         server.run()
         server.close()
+    for side in sides:
+        side.end()
     return out
 
 

@@ -24,6 +24,7 @@ from tests.remote.test_predict import (
 )
 
 from lessvfl.errors import ConfigError, PolicyError
+from lessvfl.run.fitted import digest_together
 from lessvfl.run.folder import load
 from lessvfl.run.record import EFFECTS, RunRecord
 from lessvfl.wire.control import Open
@@ -117,9 +118,11 @@ def test_rows_of_a_minute_count_for_every_seed_after_a_restart(folder):
 def test_a_party_answers_for_seeds_that_it_was_trained_with(trained, seeds):
     party = a_party("bank", trained)
     try:
-        run, models = party.record.header["run"], party.record.runs[0]["models"]
-        with pytest.raises(ConfigError, match="Party 'bank' must be used with"):
-            party.handle(Open(run, seeds, "0" * 32, models["server"], "psi"))
+        known = {one["seed"]: one["models"]["server"] for one in party.record.runs}
+        digest = digest_together([known.get(seed, "") for seed in seeds])
+        run = party.record.header["run"]
+        with pytest.raises(ConfigError, match="'bank' must be used with the run fol"):
+            party.handle(Open(run, seeds, "0" * 32, digest, "psi"))
     finally:
         party.close()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+import secrets
 import shutil
 import stat
 from dataclasses import replace
@@ -25,6 +28,7 @@ from tests.remote.test_attacks import (
 from tests.remote.test_remote import (
     HELD,
     Cut,
+    Side,
     a_dataset,
     a_hub,
     a_party,
@@ -71,6 +75,13 @@ def server_of(folder, run="server", own=None, **more):
     values = told(own_settings("less-vfl")) | (DP if own is None else own)
     config = server_config(folder, settings=values, **ALONE | more)
     return replace(config, out=str(folder / run))
+
+
+@pytest.fixture(autouse=True)
+def known_draws(monkeypatch):
+    """Draw labels alike at every run of a test; another folder has other draws."""
+    count = itertools.count()
+    monkeypatch.setattr(secrets, "token_hex", lambda n: f"{next(count):0{2 * n}x}")
 
 
 def begun(config, hub, table=None):
@@ -290,8 +301,12 @@ def test_all_runs_with_the_same_rows_share_a_bound(tmp_path):
     at_first(server)
     assert price_of(server.party) == spent
     again = Server(attacks.a_party(tmp_path, run="again", **bound), **STEPS)
-    with refused("allows epsilon 3 of every row", r"\(policy.epsilon\)", "earlier"):
+    with refused(
+        "allows epsilon 3 of every row", r"\(policy.epsilon\)", "earlier"
+    ) as error:
         again.welcome()
+    assert "policy.epsilon" in error.value.public  # and no amount
+    assert not re.search(r"\d", error.value.public)
     again.party.close()
     wider = a_row(Policy(epsilon=9.0))
     Server(attacks.a_party(tmp_path, run="again", **wider), **STEPS).begin()
@@ -425,15 +440,18 @@ def test_what_has_no_price_is_refused_under_a_bound(tmp_path, hub, own, more, go
 def whole_run(folder, run="server", own=None, **more):
     """Run to the end with parties of their own run folders."""
     config = server_of(folder, run, own, **more)
-    with a_hub() as hub:
-        sides = start(hub, *(a_party(n, folder / f"of {run}") for n in HELD))
-        process = ServerProcess(config, labels(), hub, a_status())
-        try:
-            record = process.run()
-        finally:
-            process.close()
-    for side in sides:
-        side.join(20)
+    sides: list[Side] = []
+    try:
+        with a_hub() as hub:
+            sides = start(hub, *(a_party(n, folder / f"of {run}") for n in HELD))
+            process = ServerProcess(config, labels(), hub, a_status())
+            try:
+                record = process.run()
+            finally:
+                process.close()
+    finally:
+        for side in sides:  # also of a refused run: its folders may serve again
+            side.join(20)
     return record
 
 
@@ -682,13 +700,24 @@ def released(folder):
     return of_rows
 
 
-def test_predictions_are_paid_for_with_the_rows_of_training(folder):
+def test_predictions_are_paid_for_with_the_rows_of_training(folder, caplog):
     before = len(released(folder))
     said(folder)
     said(folder)
     assert len(released(folder)) == before + 1
-    said(folder, seed=4)
+    with caplog.at_level("INFO"):
+        said(folder, seed=4)
     assert len(released(folder)) == before + 2
+    assert "these predictions spend epsilon" in caplog.text
+    assert "with earlier runs" in caplog.text
+
+
+def test_rows_beyond_the_policy_spend_no_epsilon(folder):
+    """Once, noise was paid for, and the rows then refused."""
+    before = len(released(folder))
+    with pytest.raises(PolicyError, match=r"declines: .*policy\.predict_rows"):
+        said(folder, parties=own_policy(predict_rows=5))
+    assert len(released(folder)) == before
 
 
 def test_another_table_is_another_release_and_beyond_a_bound_refused(folder):
@@ -699,10 +728,12 @@ def test_another_table_is_another_release_and_beyond_a_bound_refused(folder):
         said(folder, seed=4, parties=own_policy(epsilon=bound))
 
 
-def test_a_model_without_noise_is_refused_under_a_bound(tmp_path):
+@pytest.mark.parametrize("bound", [None, 8.0])
+def test_a_model_without_noise_is_refused_where_there_should_be_some(tmp_path, bound):
+    """Once, without a bound, a config that asked for noise predicted without any."""
     folder = predict.train(tmp_path)
     with pytest.raises(ConfigError, match="must predict with a model that had noise"):
-        predict.a_party("clinic", folder, **own_policy(epsilon=8.0)["clinic"])
+        predict.a_party("clinic", folder, **own_policy(epsilon=bound)["clinic"])
 
 
 def test_reasons_that_are_told_have_no_noise_and_are_refused(folder):

@@ -84,7 +84,7 @@ def _warn_of_idle(settings: Settings, given: Mapping[str, Any]) -> None:
         "noise_at": (noisy, "'embedding_noise' or 'embedding_epsilon'"),
         "embedding_noise": (
             own["embedding_epsilon"] is None,
-            "'embedding_epsilon' at none, which decides how much noise there is",
+            "'embedding_epsilon' at none: that says how much noise there is",
         ),
         "gradient_noise": (
             defence in ("marvell", "gaussian"),

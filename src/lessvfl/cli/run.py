@@ -280,7 +280,8 @@ def _tell_bundle(job: Job) -> None:
         bundle = bundle_of(job.bundle)
         results.say(bundle.words(job.bundle), err=True)
         if changed := bundle.changed(job.settings.flat()):
-            results.say(f"--set changes it: {', '.join(changed)}.", err=True)
+            said = f"--set changes it: {', '.join(changed)}"
+            results.say(f"{said}; what was measured is without that.", err=True)
 
 
 def _tell_privacy(job: Job, seeds: list[int]) -> None:

@@ -67,10 +67,10 @@ class Price:
         """Tell whether all runs together would spend more than they may."""
         return self.most is not None and self.together > self.most
 
-    def words(self, of: str) -> str:
+    def words(self, of: str, what: str = "this run would spend") -> str:
         """Say it of every row, or of every label."""
         bound = "" if self.most is None else f" of {self.most:g}"
-        said = f"this run would spend epsilon {self.run:.3g}"
+        said = f"{what} epsilon {self.run:.3g}"
         if self.together == self.run:
             said = f"{said}{bound} of every {of}"
         else:

@@ -98,7 +98,13 @@ class AllRuns:
         found = Price.of(known["releases"].get(rows, {}), self._run, own, policy)
         if found is not None and found.is_too_much:
             allowed = f"epsilon {policy.epsilon:g} of every row in all runs"
-            raise checker.refuse(allowed, "epsilon", found.refused())
+            told = checker.refuse(
+                "less epsilon of every row in all runs",
+                "epsilon",
+                "more, as its log has",
+            )
+            error = checker.refuse(allowed, "epsilon", found.refused())
+            raise PolicyError(str(error), public=str(told))
         return found
 
     def _of_others(self, known: dict[str, Any], rows: str) -> float:

@@ -63,10 +63,15 @@ def spent(record: RunRecord) -> list[str]:
 
 
 def section(record: RunRecord) -> dict[str, Any] | None:
-    """Return what a page says: a table by side, and sentences; None: no defence."""
-    found = _of(record)
+    """Return what a page says: a table by side, and sentences.
+
+    None where no defence is on, and none was asked for.
+    """
+    found, bundle = _of(record), record.header.get("privacy_bundle")
     if not found:
-        return None
+        if bundle is None:
+            return None
+        found = {"labels": None, "columns": {}, "unpriced": []}
     rows = [
         (
             f"every {of}",
@@ -81,10 +86,10 @@ def section(record: RunRecord) -> dict[str, Any] | None:
         for of, one in _sides(found)
     ]
     said = [f"{line[0].upper()}{line[1:]}." for line in lines(found)]
-    if name := record.header.get("privacy_bundle"):
+    if bundle is not None:
         changes = ", ".join(record.header.get("privacy_changes", ()))
         changed = f"; --set changes it: {changes}" if changes else ""
-        said.insert(0, f"Chosen by --privacy {name}{changed}.")
+        said.insert(0, f"Chosen by --privacy {bundle}{changed}.")
     if not found["labels"] and record.side != "party":
         said.append("Labels have no epsilon.")
     if not any(found["columns"].values()) and record.side != "server":

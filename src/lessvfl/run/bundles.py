@@ -25,7 +25,8 @@ class Bundle:
     def changed(self, own: Mapping[str, Any]) -> list[str]:
         """Return what settings have in the place of what it sets, as KEY=VALUE."""
         wanted = dict(self.settings)
-        if "embedding_noise" in wanted:  # which an epsilon stands in the place of
+        if "embedding_noise" in wanted and own["embedding_epsilon"] is not None:
+            del wanted["embedding_noise"]  # which the epsilon stands in the place of
             wanted["embedding_epsilon"] = None
         return [
             f"{name}={'none' if own[name] is None else own[name]}"

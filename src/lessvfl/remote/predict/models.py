@@ -93,10 +93,10 @@ class PartyModels:
         """Return the noise that the run had on embeddings, or refuse to go without."""
         shown = self._record.runs[0]["shown"]
         if (told := shown.get("noise")) is None:
-            if self._config.policy.epsilon is not None:
+            if self._config.has_noise:
                 raise ConfigError(
-                    "With 'epsilon' in its policy a party must predict with a model "
-                    "that had noise in training. Got one without."
+                    "With noise on embeddings in its config a party must predict with "
+                    "a model that had noise in training. Got one without."
                 )
             return None
         if self._config.policy.reasons == "features":
@@ -110,8 +110,8 @@ class PartyModels:
         """Return the digest of what a server asks for, or refuse another model."""
         known = {run["seed"]: run["models"] for run in self._record.runs}
         seeds = message.seeds
-        differ = len(set(seeds)) == len(seeds) > 0
-        is_known = differ and known.keys() >= set(seeds)
+        # In one order: another would be another release of the same embeddings.
+        is_known = len(seeds) > 0 and seeds == tuple(s for s in known if s in seeds)
         if message.run != self._record.header["run"] or not is_known:
             raise self._other("another run", "the run folder of the run that is used")
         models = [known[seed] for seed in seeds]
@@ -160,7 +160,10 @@ class PartyModels:
         digest = hashlib.sha256(model.h.contiguous().numpy().tobytes()).hexdigest()
         side = read_state(self._folder / STATE)
         all_runs = AllRuns(self._folder, checker, f"predictions of {digest}")
-        all_runs.charge(rows_of(side.values["facts"]), model.spent)
+        rows = rows_of(side.values["facts"])
+        all_runs.charge(rows, model.spent)
+        if (price := all_runs.price(rows, model.spent)) is not None:
+            log.info(price.words("row", "these predictions spend"))
 
     def _encode(self, model: FittedParty) -> Tensor:
         """Return all rows of the table as the network takes them."""

@@ -259,8 +259,8 @@ class PredictingParty:
         model, rows = self._rows(places)
         if len(rows):  # none: the server checks who is there
             self._check_inference("clear")
-            self.models.charge(model, self.checker)
             self._charge(model, rows, len(np.unique(rows[~model.sent[rows]])))
+            self.models.charge(model, self.checker)
             model.sent[rows] = True
         h = model.h[:, torch.from_numpy(rows)]
         return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
