@@ -290,6 +290,18 @@ def price_of(party):
     return of_rows
 
 
+@pytest.mark.parametrize("delta", [1e-5, 0.02])
+def test_a_delta_that_is_large_for_the_rows_is_said(tmp_path, hub, caplog, delta):
+    noise = {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"}
+    begun(server_of(tmp_path, own=noise, policy=LabelPolicy(delta=delta)), hub)
+    Server(attacks.a_party(tmp_path, **a_row(Policy(delta=delta))), **STEPS).welcome()
+    told = [one.getMessage() for one in caplog.records if "told whole" in one.message]
+    assert len(told) == (2 if delta == 0.02 else 0)
+    for line in told:
+        n_rows = int(re.match(r"Of (\d+) rows", line)[1])
+        assert f"that about {0.02 * n_rows:.0f} are told whole" in line
+
+
 @pytest.mark.usefixtures("own_secrets")
 def test_all_runs_with_the_same_rows_share_a_bound(tmp_path):
     """And a restart of one of them spends nothing more."""

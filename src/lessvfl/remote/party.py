@@ -223,6 +223,8 @@ class PartyProcess:
             log.info(SHOWS, n_values, n_columns)
             if price is not None:
                 self.status.do(price.words("row"))
+                if doubt := price.doubt(self.own.whole.n_rows):
+                    log.warning("%s", doubt)
         self.status.begin_run(message.method)
         known = self._file(agreed).read()
         is_over: bool = known.values["is_over"]

@@ -77,6 +77,16 @@ class Price:
             said = f"{said} of every {of}, {self.together:.3g}{bound} with earlier runs"
         return f"{said} (delta {self.delta:g})"
 
+    def doubt(self, n_rows: int) -> str | None:
+        """Say that delta is too large for so many rows, where it is."""
+        if self.delta * n_rows < 1:
+            return None
+        return (
+            f"Of {n_rows:,} rows a delta of {self.delta:g} allows that about "
+            f"{self.delta * n_rows:,.0f} are told whole: the policy should have one "
+            f"below {1 / n_rows:.0e}"
+        )
+
     def refused(self) -> str:
         """Say what came, of what is too much."""
         earlier = "" if self.together == self.run else " with what earlier runs spent"

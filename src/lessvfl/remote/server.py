@@ -150,6 +150,8 @@ class ServerProcess:
             price = self.labels.price(table.dataset, table.ids, self.run_name)
             if price is not None:
                 status.do(price.words("label"))
+                if doubt := price.doubt(table.n_rows):
+                    log.warning("%s", doubt)
             self._new_aligner()  # fails now if the table cannot be aligned
             if config.columns is not None:
                 about = (config.columns, self.settings, self.seeds)
