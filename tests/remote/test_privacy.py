@@ -44,6 +44,7 @@ from tests.remote.test_remote import (
 from lessvfl.core.losses import Labels
 from lessvfl.core.plans import SECRET
 from lessvfl.core.privacy import GradientDefence
+from lessvfl.data import Scratch
 from lessvfl.data.randomised import randomise
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError, RecordError
 from lessvfl.mechanisms import Releases
@@ -168,7 +169,7 @@ def test_parties_hear_of_randomised_labels_alone(tmp_path, hub):
     """The share of classes, which may be told, counts no true label."""
     process = begun(server_of(tmp_path, tell_share=True), hub)
     table = process.table
-    seed = SeedLabels.of(table, process.settings, 0, process._scratch)
+    seed = SeedLabels.of(table, process.settings, 0, Scratch(process.folder))
     share = seed.message(tell_share=True).share
     counts = np.bincount(table.dataset.told[seed.train])
     assert share == min(counts) / len(seed.train)
@@ -298,7 +299,7 @@ def test_a_delta_that_is_large_for_the_rows_is_said(tmp_path, hub, caplog, delta
     told = [one.getMessage() for one in caplog.records if "told whole" in one.message]
     assert len(told) == (2 if delta == 0.02 else 0)
     for line in told:
-        n_rows = int(re.match(r"Of (\d+) rows", line)[1])
+        n_rows = int(line.split()[1])
         assert f"that about {0.02 * n_rows:.0f} are told whole" in line
 
 

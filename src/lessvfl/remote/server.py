@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,12 @@ from torch import Tensor
 from lessvfl import data, methods
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
-from lessvfl.data import Scratch
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
-from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import (
     Checkpoints,
     State,
-    named_rows,
     read_state,
-    write_state,
 )
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import Home, versions
@@ -49,10 +44,9 @@ from lessvfl.remote.server_folder import (
     CHECKPOINT,
     SeedFiles,
     known_form,
-    note_offers,
     run_number,
 )
-from lessvfl.remote.session import find_common_rows
+from lessvfl.remote.server_rows import ServerRows
 from lessvfl.remote.tables import (
     NOT_THE_SERVERS,
     LabelTable,
@@ -74,7 +68,7 @@ from lessvfl.run.numbers import (
 from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_json
 from lessvfl.run.recorder import Recorder
 from lessvfl.status import Status
-from lessvfl.terms import PartyId, plural
+from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
 from lessvfl.wire.hub import Hub
 from lessvfl.wire.ledger import BillLine, Ledger
@@ -124,20 +118,16 @@ class ServerProcess:
         )
         for name in NOT_THE_SERVERS:
             self.header["config"].pop(name, None)
-        own = table.ids
-        self._ids = None if own is None else Ids(own, config.id or "id")
         code = self.settings.net.fusion_net
         if code is not None:
             find_factory(code)
         self.home = Home(Path(config.out), table.facts(config, code))
         self.folder = self.home.folder
-        self._scratch = Scratch(self.folder)
+        self.rows = ServerRows(config, self.settings, table, self.home, status)
         self.resent = 0  # bytes of the seed at hand that were sent again
         self._settled = hub.bytes.by_part()  # billed to earlier seeds
-        self._labels: dict[int, SeedLabels] = {}  # of one seed, which may come again
         # The greeting of every party that was told its rows over this connection.
         self._prepared: dict[PartyId, control.Hello] = {}
-        self._is_offering, self._n_offers = False, 0  # in an alignment
         self.own: PartyProcess | None = None  # that its own columns are
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
@@ -152,7 +142,7 @@ class ServerProcess:
                 status.do(price.words("label"))
                 if doubt := price.doubt(table.n_rows):
                     log.warning("%s", doubt)
-            self._new_aligner()  # fails now if the table cannot be aligned
+            self.rows.new_aligner()  # fails now if the table cannot be aligned
             if config.columns is not None:
                 about = (config.columns, self.settings, self.seeds)
                 self.own = training_party(config, *about)
@@ -192,67 +182,6 @@ class ServerProcess:
                     f"Got {mine} and {theirs}."
                 )
         return None
-
-    def _align(self, known: Mapping[str, bool]) -> None:
-        """Find the common rows with every party, unless all know them already."""
-        if self._rows_path.is_file():
-            strangers = [party for party, knows in known.items() if not knows]
-            if not strangers:
-                return
-            if self._has_begun:
-                raise ConfigError(
-                    f"Party '{strangers[0]}' must use its run folder of this run. Got "
-                    "one without the common rows."
-                )
-        aligner, hub = self._new_aligner(), self.hub
-        n_rows, parties = self.table.n_rows, self.parties
-        who = plural(len(parties), "party", "parties")
-        self.status.do(f"alignment: {plural(n_rows, 'row')} here, {who} asked")
-        self._n_offers, self._is_offering = 0, True
-
-        def offered(offers: Mapping[PartyId, bytes]) -> None:
-            self._is_offering = False
-            note_offers(self.folder, offers, hub.cut_off)
-
-        def take(party: PartyId, message: bytes) -> bytes | None:
-            try:
-                return aligner.take(party, message)
-            except ProtocolError as error:
-                hub.cut_off(party, str(error))
-
-        how = (hub.send, hub.cut_off, take, offered)
-        rows = find_common_rows(aligner, parties, *how)
-        found = plural(len(rows), "common row")
-        self.status.do(f"alignment: {found} of your {n_rows:,}")
-        self.home.begin()
-        write_state(self._rows_path, State(named_rows(rows, n_rows), {}))
-        self._labels.clear()
-
-    def _new_aligner(self) -> Aligner:
-        """Return the server's side of alignment, the same after a restart."""
-        return Aligner(
-            self.config.align,
-            self._ids,
-            self.table.n_rows,
-            secret=self.home.key("align"),
-            tell=functools.partial(self.status.do, note=False),
-        )
-
-    @property
-    def _rows_path(self) -> Path:
-        return self.folder / "rows.safetensors"
-
-    def _seed_labels(self, seed: int) -> SeedLabels:
-        """Return the rows of a seed, once the common ones are known."""
-        if seed not in self._labels:
-            self._labels.clear()  # free those of another seed first
-            rows = read_state(self._rows_path).tensors.get("rows")
-            table = self.table  # all rows, as they stand
-            if rows is not None:
-                table = table.take(rows.numpy()).kept(self._scratch)
-            own = (self.settings, seed, self._scratch)
-            self._labels[seed] = SeedLabels.of(table, *own)
-        return self._labels[seed]
 
     # -------------------------------------------------------------------------- running
 
@@ -303,9 +232,9 @@ class ServerProcess:
 
     def _charge_again(self, seed: int) -> None:
         """Pay for the steps since a checkpoint, which come again."""
-        if not self._rows_path.is_file():  # rows were being aligned: there was none
+        if not self.rows.are_known:  # they were being aligned: there was no step
             return
-        n_train = len(self._seed_labels(seed).train)
+        n_train = len(self.rows.of_seed(seed).train)
         self.labels.charge_again(self.table.dataset, self.run_name, n_train)
 
     def _finish(self, files: SeedFiles) -> None:
@@ -315,7 +244,7 @@ class ServerProcess:
         self.hub.run_id = self._run_id()
         end = time.monotonic() + self.config.wait
         if len(done) < len(self.parties):
-            prepare = self._seed_labels(files.seed).message(self.config.tell_share)
+            prepare = self.rows.of_seed(files.seed).message(self.config.tell_share)
         while missing := [p for p in self.parties if p not in done]:
             for party in set(missing) & set(self.hub.connected):
                 with contextlib.suppress(PartyLostError):
@@ -350,7 +279,7 @@ class ServerProcess:
             {p: names for p, names in run["features"].items() if names is not None}
             for run in runs
         ]
-        problem = self._seed_labels(seeds[-1].seed).problem
+        problem = self.rows.of_seed(seeds[-1].seed).problem
         first_line = header(self.header, problem, len(self.parties)) | {
             "side": "server",
             "run": self._run_id().hex(),
@@ -382,10 +311,8 @@ class ServerProcess:
     def _carried(self, party: PartyId, request: Any, n_up: int, n_down: int) -> None:
         """Show an exchange: its bytes on the wire, and a round if it is billed."""
         stage = request.stage if isinstance(request, messages.Embed) else None
-        if isinstance(request, control.Align) and self._is_offering:
-            self._n_offers += 1
-            of = len(self.parties)
-            self.status.do(f"alignment: {self._n_offers} of {of} parties have answered")
+        if isinstance(request, control.Align):
+            self.rows.answered()
         wire = {"wire_up": n_up, "wire_down": n_down}
         rounds = int(messages.is_billed(request))
         self.status.carried(party, **wire, rounds=rounds, stage=stage)
@@ -401,7 +328,7 @@ class ServerProcess:
 
     def _run_id(self) -> bytes:
         """Return the run's own number; before rows are aligned nothing has begun."""
-        return run_number(self.folder, self.config, self._rows_path.is_file())
+        return run_number(self.folder, self.config, self.rows.are_known)
 
     @property
     def run_name(self) -> str:
@@ -413,8 +340,9 @@ class ServerProcess:
         self.hub.run_id = self._run_id()
         self._prepared = self.hub.hellos
         known = self._ask_all(self._welcome())
-        self._align({p: bool(a.revealed.get("aligned")) for p, a in known.items()})
-        rows, table = self._seed_labels(seed), self.table
+        aligned = {p: bool(a.revealed.get("aligned")) for p, a in known.items()}
+        self.rows.find(self.hub, aligned, self._has_begun)
+        rows, table = self.rows.of_seed(seed), self.table
         self.labels.charge(table.dataset, table.ids, self.run_name)
         self._ask_all(rows.message(self.config.tell_share))
         data.release_unused()
