@@ -28,7 +28,6 @@ from tests.remote.test_attacks import (
 from tests.remote.test_remote import (
     HELD,
     Cut,
-    Side,
     a_dataset,
     a_hub,
     a_party,
@@ -453,18 +452,15 @@ def test_what_has_no_price_is_refused_under_a_bound(tmp_path, hub, own, more, go
 def whole_run(folder, run="server", own=None, **more):
     """Run to the end with parties of their own run folders."""
     config = server_of(folder, run, own, **more)
-    sides: list[Side] = []
-    try:
-        with a_hub() as hub:
-            sides = start(hub, *(a_party(n, folder / f"of {run}") for n in HELD))
-            process = ServerProcess(config, labels(), hub, a_status())
-            try:
-                record = process.run()
-            finally:
-                process.close()
-    finally:
-        for side in sides:  # also of a refused run: its folders may serve again
-            side.join(20)
+    with a_hub() as hub:
+        process = ServerProcess(config, labels(), hub, a_status())  # or it is refused
+        sides = start(hub, *(a_party(n, folder / f"of {run}") for n in HELD))
+        try:
+            record = process.run()
+        finally:
+            process.close()
+    for side in sides:
+        side.join(20)
     return record
 
 
