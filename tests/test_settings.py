@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,9 +152,10 @@ def test_unknown_name_with_the_nearest_known_one():
     )
 
 
-@pytest.mark.parametrize("text", ["1e-5", "+2E3", "-1e0"])
+@pytest.mark.parametrize("text", ["1e-5", "+2E3", "-1e0", "1.5e3"])
 def test_an_exponent_that_yaml_leaves_a_text_is_a_number(text):
-    """YAML 1.1 has numbers only with a point in them: 1.0e-5."""
+    """In YAML 1.1 a number has a point and its exponent a sign: 1.0e-5."""
+    assert yaml.safe_load(text) == text
     assert settings.fit(text, settings.Finite, "delta") == float(text)
     assert settings.fit(text, str | None, "delta") == text
     with pytest.raises(ConfigError, match="must be a whole number"):

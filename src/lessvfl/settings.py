@@ -29,7 +29,7 @@ from lessvfl.errors import ConfigError
 
 MOST_NAMES = 8  # that are listed beside the nearest one
 MOST_SHOWN = 300  # characters of a value that is not allowed
-EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+")  # a number that is a text to YAML 1.1
+EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # a text to YAML 1.1
 
 KnownName = TypeVar("KnownName", bound=str)
 
