@@ -359,6 +359,79 @@ def test_who_owes_a_reply_hears_why_a_run_ends():
         thread.join(20)
 
 
+class Slow:
+    """A party that greets and then goes when told to, as a hub reads and writes it."""
+
+    passed = None
+
+    def __init__(self):
+        self.written, self.writes = [], threading.Semaphore(0)
+        self.may_write, self.may_go = threading.Event(), threading.Event()
+        self._came = [codec.encode(WireFrame(Hello("clinic", 1, "cpu", {}), 0))]
+
+    def read(self):
+        if self._came:
+            return memoryview(self._came.pop())
+        assert self.may_go.wait(20)
+        raise connection.GoneError("gone")
+
+    def write(self, data):
+        self.writes.release()
+        assert self.may_write.wait(20)
+        self.written.append(bytes(data))
+
+    def expect(self, n_bytes):
+        pass
+
+    def end_soon(self):
+        pass
+
+
+@contextlib.contextmanager
+def a_line(stream):
+    """Have a hub carry a stream, whose party owes a reply; yield its line."""
+    asked = WireFrame(Agreed(), 0)
+    with a_hub() as hub:
+        attending = InThread(lambda: hub.attend(stream, lambda: None))
+        until(lambda: hub.connected)
+        line = hub._lines["clinic"]
+        stream.may_write.set()
+        line.ask((asked, codec.encode(asked), 0))
+        assert stream.writes.acquire(timeout=20)
+        until(lambda: stream.written)
+        yield attending, line
+        attending.join(20)
+        assert attending.error is None
+
+
+def test_nothing_is_written_to_a_stream_that_is_over():
+    """Once, a farewell could be: what it was written with was freed by then."""
+    stream = Slow()
+    with a_line(stream) as (attending, line):
+        stream.may_go.set()
+        attending.join(20)
+        line.last = b"farewell"
+        line.say_last()
+    assert b"farewell" not in stream.written
+
+
+def test_a_stream_ends_after_what_is_being_written():
+    """Once, its end freed what another thread wrote with, and the process aborted."""
+    stream = Slow()
+    with a_line(stream) as (attending, line):
+        stream.may_write.clear()
+        line.last = b"farewell"
+        saying = InThread(line.say_last)
+        assert stream.writes.acquire(timeout=20)
+        stream.may_go.set()
+        attending.join(0.3)
+        assert attending.is_alive()
+        stream.may_write.set()
+        saying.join(20)
+        assert saying.error is None
+    assert stream.written[-1] == b"farewell"
+
+
 def test_two_threads_may_close_at_once(monkeypatch):
     stops, stop = [], flight.FlightHub.stop
 

@@ -131,7 +131,8 @@ class Hub:
             log.info("party '%s' is gone: %s", line.party if line else "?", error)
         except BaseException as error:
             self.fail(error)
-            with contextlib.suppress(GoneError):
+            alone = contextlib.nullcontext() if line is None else line.lock
+            with alone, contextlib.suppress(GoneError):
                 stream.write(self._frame(Refusal.of(error)))
         finally:
             if line is not None:
@@ -274,7 +275,7 @@ class Hub:
         except BaseException as error:
             self.fail(error)
         finally:
-            line.ended.set()
+            line.finish()
 
     def fail(self, error: BaseException) -> None:
         """Have the server's thread raise an error that happened in another one."""

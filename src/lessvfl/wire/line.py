@@ -68,6 +68,7 @@ class PartyLine:
     ended: threading.Event = field(default_factory=threading.Event)
     passed: Traffic = Traffic()  # at the socket, as far as it is counted
     last: bytes | None = None  # what to say before the stream ends
+    is_over: bool = False  # nothing may be written any more
     lock: threading.Lock = field(default_factory=threading.Lock)  # of what is written
     said: Shorthand = field(default_factory=Shorthand)
     heard_of: Shorthand = field(default_factory=Shorthand)
@@ -88,8 +89,17 @@ class PartyLine:
         """Send the last frame, once, from whichever thread; it may be too late."""
         with self.lock, contextlib.suppress(GoneError):
             last, self.last = self.last, None
-            if last is not None:
+            if last is not None and not self.is_over:
                 self.stream.write(last)
+
+    def finish(self) -> None:
+        """Have nothing written any more, and wait for what is being written.
+
+        Whoever carries the stream calls it last: the engine frees what it writes with.
+        """
+        with self.lock:
+            self.is_over = True
+        self.ended.set()
 
     def end(self, last: bytes | None) -> None:
         """End the stream after a last frame."""
