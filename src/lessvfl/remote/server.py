@@ -30,11 +30,7 @@ from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.remote.align.messages import most_offered
-from lessvfl.remote.checkpoint import (
-    Checkpoints,
-    State,
-    read_state,
-)
+from lessvfl.remote.checkpoint import Checkpoints, State, read_state
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import Home, versions
 from lessvfl.remote.own_columns import training_party

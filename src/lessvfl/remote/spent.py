@@ -84,12 +84,14 @@ class AllRuns:
         """
         return self._checked(self._file.known(), rows, own)
 
-    def charge(self, rows: str, own: Spend | None) -> None:
-        """Charge for it before anything leaves, or refuse it."""
-        if own is not None:
-            with self._file.held() as known:
-                self._checked(known, rows, own)
-                known["releases"].setdefault(rows, {})[self._run] = stored(own)
+    def charge(self, rows: str, own: Spend | None) -> Price | None:
+        """Charge for it before anything leaves, or refuse it; return its price."""
+        if own is None:
+            return None
+        with self._file.held() as known:
+            price = self._checked(known, rows, own)
+            known["releases"].setdefault(rows, {})[self._run] = stored(own)
+        return price
 
     def _checked(
         self, known: dict[str, Any], rows: str, own: Spend | None

@@ -65,10 +65,9 @@ class PartyLine:
     requests: queue.SimpleQueue[Order | None] = field(default_factory=queue.SimpleQueue)
     replies: queue.SimpleQueue[Answer | None] = field(default_factory=queue.SimpleQueue)
     heard: float = field(default_factory=time.monotonic)  # the last sign of life
-    ended: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)  # write no more
     passed: Traffic = Traffic()  # at the socket, as far as it is counted
     last: bytes | None = None  # what to say before the stream ends
-    is_over: bool = False  # nothing may be written any more
     lock: threading.Lock = field(default_factory=threading.Lock)  # of what is written
     said: Shorthand = field(default_factory=Shorthand)
     heard_of: Shorthand = field(default_factory=Shorthand)
@@ -89,7 +88,7 @@ class PartyLine:
         """Send the last frame, once, from whichever thread; it may be too late."""
         with self.lock, contextlib.suppress(GoneError):
             last, self.last = self.last, None
-            if last is not None and not self.is_over:
+            if last is not None and not self.ended.is_set():
                 self.stream.write(last)
 
     def finish(self) -> None:
@@ -98,8 +97,7 @@ class PartyLine:
         Whoever carries the stream calls it last: the engine frees what it writes with.
         """
         with self.lock:
-            self.is_over = True
-        self.ended.set()
+            self.ended.set()
 
     def end(self, last: bytes | None) -> None:
         """End the stream after a last frame."""

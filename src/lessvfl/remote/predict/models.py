@@ -160,9 +160,8 @@ class PartyModels:
         digest = hashlib.sha256(model.h.contiguous().numpy().tobytes()).hexdigest()
         side = read_state(self._folder / STATE)
         all_runs = AllRuns(self._folder, checker, f"predictions of {digest}")
-        rows = rows_of(side.values["facts"])
-        all_runs.charge(rows, model.spent)
-        if (price := all_runs.price(rows, model.spent)) is not None:
+        price = all_runs.charge(rows_of(side.values["facts"]), model.spent)
+        if price is not None:
             log.info(price.words("row", "these predictions spend"))
 
     def _encode(self, model: FittedParty) -> Tensor:
