@@ -1251,6 +1251,30 @@ def test_a_connection_that_asks_nothing_ends(tmp_path, monkeypatch, sent):
         assert is_well(where)
 
 
+@pytest.mark.parametrize("token", ["", f"Authorization: Bearer {TOKEN}\r\n"])
+def test_no_more_is_read_of_a_refused_body_than_a_request_may_have(tmp_path, token):
+    """A body of 3 GB without a token was read to 200 MiB."""
+    code, n_sent, part = (b" 413 " if token else b" 401 "), 0, bytes(1 << 20)
+    with a_peer(tmp_path) as (where, peer):
+        peer.sendall(f"POST /predict HTTP/1.1\r\nHost: localhost\r\n{token}".encode())
+        peer.sendall(b"Content-Length: 3000000000\r\n\r\n")
+        assert code in peer.recv(4096)
+        with contextlib.suppress(ConnectionError):
+            while n_sent < 16 * limits.BODY_BYTES:
+                n_sent += peer.send(part)
+        assert n_sent < 8 * limits.BODY_BYTES  # those in both sides' buffers, too
+        assert is_well(where)
+
+
+def test_who_writes_a_whole_request_without_a_token_is_told_why(tmp_path):
+    with a_peer(tmp_path) as (_, peer):
+        n_bytes = limits.BODY_BYTES - (1 << 18)  # as much as may be read at once
+        peer.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n")
+        peer.sendall(b"Content-Length: %d\r\n\r\n" % n_bytes)
+        peer.sendall(bytes(n_bytes))
+        assert b" 401 " in peer.recv(4096)
+
+
 def test_a_body_that_takes_for_ever_is_not_waited_for(tmp_path, monkeypatch):
     """Every part of it came in time."""
     monkeypatch.setattr(limits, "BODY_SECONDS", 0.5)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import errno
+import re
 import socket
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from lessvfl.errors import ConfigError
+
+# HOST or HOST:PORT; an address of IPv6 stands in brackets.
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+))(?::([0-9]{1,5}))?")
+_MOST_PORT = 65535
 
 
 def listen(address: str, what: str) -> socket.socket:
     """Take the port of HOST:PORT, an address of this machine, for `what`."""
-    try:
-        parts = urlsplit(f"//{address}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or port is None or parts.netloc != address:
+    host, port = _host_and_port(address)
+    if host is None or port is None:
         raise ConfigError(
             f"The address of {what} must be HOST:PORT with a port from 0 to 65535, as "
             f"in 127.0.0.1:8080. Got {address!r}."
@@ -49,13 +49,20 @@ def with_port(host: str, port: int) -> str:
 
 def is_local(address: str) -> bool:
     """Tell whether HOST or HOST:PORT, as in a request's header, is this machine."""
+    host, _ = _host_and_port(address)
     try:
-        parts = urlsplit(f"//{address}")
-        host = parts.hostname or ""
-        whole = parts.netloc == address and parts.username is None
-        return whole and (host == "localhost" or ip_address(host).is_loopback)
+        return host == "localhost" or ip_address(host or "").is_loopback
     except ValueError:
         return False
+
+
+def _host_and_port(address: str) -> tuple[str | None, int | None]:
+    """Split HOST or HOST:PORT to the letter; both are None of anything else."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match[3] or 0) > _MOST_PORT:
+        return None, None
+    host = (match[1] or match[2]).lower()
+    return host, None if match[3] is None else int(match[3])
 
 
 def _bind(host: str, port: int) -> socket.socket:

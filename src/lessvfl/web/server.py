@@ -26,11 +26,12 @@ HEADERS = [
 class HttpConnection(H11Protocol):
     """A connection, for as long as it asks and takes answers.
 
-    uvicorn waits for the first request of a connection for ever, and for the next one
-    as long as any byte comes.
+    uvicorn waits for the first request of a connection for ever, for the next one as
+    long as any byte comes, and reads all of a body that it has refused.
     """
 
     _timer: asyncio.TimerHandle | None = None
+    _n_refused_bytes = 0  # of a body, that came after the answer
     since = 0.0
 
     def connection_made(self, transport: Any) -> None:
@@ -42,10 +43,19 @@ class HttpConnection(H11Protocol):
             make_room(self.connections)
 
     def data_received(self, data: bytes) -> None:
-        """Read what comes; the complete head of a request restarts the timer."""
+        """Read what comes; the complete head of a request restarts the timer.
+
+        Of a refused body, no more is read than a request may have: a peer that writes
+        it to the end first can then still read why.
+        """
         before = self.cycle
+        if before is not None and before.response_complete:
+            self._n_refused_bytes += len(data)
+            if self._n_refused_bytes > limits.BODY_BYTES:
+                return self.end()
         super().data_received(data)
         if self.cycle is not before:
+            self._n_refused_bytes = 0
             self._wait()
 
     def on_response_complete(self) -> None:
