@@ -1118,6 +1118,10 @@ def test_the_secret_is_there_before_the_first_message_and_stays(tmp_path):
     again = a_party(tmp_path)
     assert again.home.secret == secret
     assert [again.private_seed(seed) for seed in (0, 1)] == seeds
+    again.close()
+    path.chmod(0o644)  # as a copy of it may be
+    with pytest.raises(ConfigError, match=r"The state .* by its owner alone"):
+        a_party(tmp_path)
     (tmp_path / "other").mkdir()
     assert a_party(tmp_path / "other").home.secret != secret
 

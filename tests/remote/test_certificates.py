@@ -610,7 +610,7 @@ def test_signing_takes_a_whole_ca(made, foreign, tmp_path):
     mixed = tmp_path / "mixed"
     mixed.mkdir()
     (mixed / "ca.pem").write_bytes((made / "ca" / "ca.pem").read_bytes())
-    (mixed / "ca-key.pem").write_bytes((foreign / "ca" / "ca-key.pem").read_bytes())
+    shutil.copy(foreign / "ca" / "ca-key.pem", mixed)
     with pytest.raises(ConfigError, match="do not belong together"):
         sign(mixed, wanted, out)
 
@@ -693,9 +693,25 @@ def test_a_party_is_no_ca(made, tmp_path):
         party, "lab_2", own.public_key(), "party", [x509.DNSName("lab_2")], days=1
     )
     (tmp_path / "cert.pem").write_bytes(keys.pem(signed))
-    (tmp_path / "key.pem").write_bytes(keys.key_pem(own))
+    write_atomically(tmp_path / "key.pem", keys.key_pem(own), mode=0o600)
     with pytest.raises(ConfigError, match="not signed by the CA"):
         certificates.check_pair(*pair(tmp_path), made / "clinic" / "cert.pem")
+
+
+def test_a_key_that_others_may_read_is_refused(run, made, tmp_path):
+    own, ca = tmp_path / "own", tmp_path / "ca"
+    shutil.copytree(made / "clinic", own)
+    shutil.copytree(made / "ca", ca)
+    certificates.request(tmp_path / "asked", "lab")
+    for key in (own / "key.pem", ca / "ca-key.pem"):
+        key.chmod(0o644)
+    with pytest.raises(ConfigError, match="Got mode 0644, which lets others in"):
+        certificates.check_pair(*pair(own), own / "ca.pem")
+    words = ("sign", ca, tmp_path / "asked" / "request.pem", "--name", "lab")
+    refused = run(*words, "--out", tmp_path / "asked" / "cert.pem")
+    assert refused.code == 2
+    assert "must be readable by its owner alone, as after chmod 600" in refused.err
+    assert not (tmp_path / "asked" / "cert.pem").exists()
 
 
 def test_a_key_with_a_password(made, tmp_path):
@@ -704,7 +720,7 @@ def test_a_key_with_a_password(made, tmp_path):
         serialization.PrivateFormat.PKCS8,
         serialization.BestAvailableEncryption(b"secret"),
     )
-    (tmp_path / "key.pem").write_bytes(key)
+    write_atomically(tmp_path / "key.pem", key, mode=0o600)
     with pytest.raises(ConfigError, match="password"):
         certificates.check_pair(
             made / "clinic" / "cert.pem", tmp_path / "key.pem", made / "ca" / "ca.pem"

@@ -43,6 +43,7 @@ from lessvfl.remote.predict.journal import Journal
 from lessvfl.remote.predict.service import Pending, PredictionSite, Service, Worker
 from lessvfl.remote.server import ServerProcess
 from lessvfl.remote.tables import LabelTable
+from lessvfl.run.record import write_atomically
 from lessvfl.status import Status
 from lessvfl.web import limits
 from lessvfl.web.tokens import Right, Tokens, prepare
@@ -786,8 +787,9 @@ def test_a_server_hears_that_it_opens_too_often(folder, monkeypatch):
 
 def the_tokens(folder: Path) -> Tokens:
     files: dict[Right, Path] = {"predict": folder / "token", "admin": folder / "admin"}
-    files["predict"].write_text(TOKEN)
-    files["admin"].write_text(ADMIN["Authorization"].removeprefix("Bearer "))
+    texts = {"predict": TOKEN, "admin": ADMIN["Authorization"].removeprefix("Bearer ")}
+    for right, path in files.items():
+        write_atomically(path, texts[right].encode(), mode=0o600)
     return Tokens(files)
 
 
@@ -1107,6 +1109,11 @@ def test_a_token_is_over_after_its_day_and_another_file_is_another_token(folder)
         assert shown("another-token-of-the-tests.2999-12-31").status_code == 200
         token.write_text("one without a day")
         assert shown("one without a day").status_code == 401
+        token.write_text(TOKEN)
+        token.chmod(0o644)
+        assert shown(TOKEN).status_code == 401  # others may have read it
+        token.chmod(0o600)
+        assert shown(TOKEN).status_code == 200
         token.unlink()
         assert shown("another-token-of-the-tests.2999-12-31").status_code == 401
         assert client.get("/metrics", headers=ADMIN).status_code == 200
@@ -1125,9 +1132,12 @@ def test_tokens_are_made_for_some_time_and_made_again(tmp_path):
         ("a-secret-that-is-long", "must end in a dot and the last day"),
         ("a-secret-that-is-long.2020-01-01", "must be good today. Got one"),
     ):
-        (tmp_path / "own").write_text(text)
+        write_atomically(tmp_path / "own", text.encode(), mode=0o600)
         with pytest.raises(ConfigError, match=sentence):
             prepare("predict", tmp_path, tmp_path / "own")
+    (tmp_path / "own").chmod(0o644)
+    with pytest.raises(ConfigError, match=r"The token .* by its owner alone"):
+        prepare("predict", tmp_path, tmp_path / "own")
     with pytest.raises(ConfigError, match="must exist"):
         prepare("predict", tmp_path, tmp_path / "none")
 

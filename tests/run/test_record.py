@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lessvfl.errors import RecordError
+from lessvfl.errors import ConfigError, RecordError
 from lessvfl.run.record import (
     FILE_NAME,
     RunRecord,
     read_json,
+    read_private,
     write_atomically,
     write_json,
 )
@@ -140,6 +141,25 @@ def test_a_write_without_a_descriptor_is_tried_again(tmp_path, monkeypatch, seco
     with pytest.raises(OSError, match="Too many"):
         write_atomically(path, b"new")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o660, 0o644, 0o604, 0o602])
+def test_a_secret_that_others_may_open_is_refused(tmp_path, caplog, mode):
+    """One that its group may open is warned of."""
+    path = tmp_path / "key.pem"
+    write_atomically(path, b"secret", mode)
+    if mode & 0o006:
+        with pytest.raises(ConfigError) as refused:
+            read_private(path, "key")
+        assert str(refused.value) == (
+            f"The key '{path}' must be readable by its owner alone, as after chmod "
+            f"600. Got mode {mode:04o}, which lets others in."
+        )
+    else:
+        assert read_private(path, "key") == b"secret"
+    assert ("lets its group in; chmod 600 does not" in caplog.text) == (
+        mode in (0o640, 0o660)
+    )
 
 
 def test_a_new_file_takes_the_place_of_the_old(tmp_path):

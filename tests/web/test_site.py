@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.testclient import TestClient
 
+from lessvfl.run.record import write_atomically
 from lessvfl.web import limits
 from lessvfl.web.address import is_local
 from lessvfl.web.site import Page, Site, read_body
@@ -24,7 +25,7 @@ class Echo(Site):
     """Answers with what was sent."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "token").write_text(TOKEN)
+        write_atomically(folder / "token", TOKEN.encode(), mode=0o600)
         pages = {
             "/open": Page(self.echo),
             "/sent": Page(self.echo, "POST", "predict"),

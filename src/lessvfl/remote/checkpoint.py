@@ -25,8 +25,8 @@ from lessvfl.core.adam import Optimizer
 from lessvfl.core.keeper import Keeper, below, numbered, under
 from lessvfl.core.solve import fill_optimizer, optimizer_tensors
 from lessvfl.data import Places, are_all
-from lessvfl.errors import RecordError
-from lessvfl.run.record import dumps, write_atomically
+from lessvfl.errors import ConfigError, RecordError
+from lessvfl.run.record import dumps, read_private, write_atomically
 from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
@@ -72,13 +72,15 @@ def _checksum(values: str, tensors: Mapping[str, Tensor]) -> str:
 def read_state(path: Path) -> State:
     """Read a state; a file that cannot be used is named and left alone."""
     try:
-        content = path.read_bytes()  # once: the next state may replace it meanwhile
+        content = read_private(path, "state")  # once: the next one may replace it
         tensors = safetensors.torch.load(content)
         n_header = int.from_bytes(content[:8], "little")
         about = json.loads(content[8 : 8 + n_header])["__metadata__"]
         values = json.loads(about["values"])
         if about["checksum"] != _checksum(about["values"], tensors):
             raise ValueError("a wrong checksum: the file was changed")
+    except ConfigError:
+        raise  # about its mode
     except (
         *(OSError, ValueError, KeyError, RecursionError),
         safetensors.SafetensorError,

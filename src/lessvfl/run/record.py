@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import math
 import os
+import stat
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lessvfl.errors import LessVFLError, RecordError
+from lessvfl.errors import ConfigError, LessVFLError, RecordError
 from lessvfl.terms import listed
 
 FILE_NAME = "record.jsonl"
@@ -30,6 +32,8 @@ EFFECTS = "effects.json"  # of a party: curves by the slopes that reasons brough
 NO_FILES = (errno.EMFILE, errno.ENFILE)  # want of descriptors, which may pass
 FILES_SECONDS = 30.0  # for how long a write is tried again then
 SCHEMA = 3  # of run folders; 1 had no sides, 2 other reasons of features
+
+log = logging.getLogger(__name__)
 
 # The settings that decide how much a run sends: runs that agree in these can be
 # compared in bytes.
@@ -86,6 +90,29 @@ def _write_once(path: Path, content: bytes, mode: int | None) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def read_private(path: Path, what: str) -> bytes:
+    """Return the content of a file with a secret, which others may not open.
+
+    Of one that its group may open, it warns.
+    """
+    with open(path, "rb") as stream:
+        mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+        if mode & (stat.S_IROTH | stat.S_IWOTH):
+            raise ConfigError(
+                f"The {what} '{path}' must be readable by its owner alone, as after "
+                f"chmod 600. Got mode {mode:04o}, which lets others in."
+            )
+        if mode & (stat.S_IRGRP | stat.S_IWGRP):
+            log.warning(
+                "the %s '%s' has mode %04o, which lets its group in; chmod 600 "
+                "does not",
+                what,
+                path,
+                mode,
+            )
+        return stream.read()
 
 
 def dumps(value: Any, indent: int | None = None) -> str:

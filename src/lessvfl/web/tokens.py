@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from lessvfl.errors import ConfigError
-from lessvfl.run.record import write_atomically
+from lessvfl.run.record import read_private, write_atomically
 
 Right = Literal["predict", "admin"]
 FILES: Mapping[Right, str] = {"predict": "token", "admin": "admin-token"}
@@ -60,7 +60,7 @@ class Tokens:
     def _now(self, right: Right) -> Token | None:
         path = self.files[right]
         try:
-            changed = path.stat().st_mtime_ns
+            changed = path.stat().st_ctime_ns  # of chmod, too
         except OSError:
             return None  # without the file there is no right
         known = self._known.get(right)
@@ -93,8 +93,9 @@ def read(right: Right, path: Path) -> Token:
     """Return the token in a file."""
     if not path.is_file():
         raise ConfigError(f"The file of the token, '{path}', must exist. Got none.")
+    content = read_private(path, "token")
     try:
-        text = path.read_text(encoding="ascii").strip()
+        text = content.decode("ascii").strip()
         secret, _, day = text.rpartition(".")
         last_day = datetime.date.fromisoformat(day)
     except ValueError:

@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.types import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from lessvfl.errors import ConfigError
+from lessvfl.run.record import read_private
 
 Role = Literal["ca", "server", "party", "other"]
 
@@ -219,19 +220,26 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 # ----------------------------------------------------------------------------- reading
 
 
-def read_bytes(path: Path, what: str) -> bytes:
+def read_bytes(path: Path, what: str, *, is_private: bool = False) -> bytes:
     """Return the content of a file; a sentence says what could not be read."""
     try:
-        return path.read_bytes()
+        return read_private(path, what) if is_private else path.read_bytes()
     except OSError as problem:
         raise ConfigError(
             f"The {what} '{path}' cannot be read: {problem.strerror}."
         ) from None
 
 
-def _read(path: Path, what: str, load: Callable[[bytes], _T], must: str) -> _T:
+def _read(
+    path: Path,
+    what: str,
+    load: Callable[[bytes], _T],
+    must: str,
+    *,
+    is_private: bool = False,
+) -> _T:
     """Return what a PEM file holds; a sentence says what it must hold."""
-    content = read_bytes(path, what)
+    content = read_bytes(path, what, is_private=is_private)
     try:
         return load(content)
     except (ValueError, UnsupportedAlgorithm):
@@ -259,7 +267,7 @@ def read_key(path: Path) -> PrivateKeyTypes:
     """Return the private key of a file."""
     load = functools.partial(serialization.load_pem_private_key, password=None)
     try:
-        return _read(path, "key", load, "hold a PEM private key.")
+        return _read(path, "key", load, "hold a PEM private key.", is_private=True)
     except TypeError:
         raise ConfigError(
             f"The key '{path}' must not be protected by a password: nobody is there to "
