@@ -98,10 +98,10 @@ def test_what_changes_a_bundle_is_said(run_cli):
 def test_a_bundle_that_was_set_to_nothing_is_on_the_page(run_cli, tmp_path):
     out = tmp_path / "run"
     asked = ("--set", "train_epochs=1", "--set", "label_epsilon=none", "--quiet")
-    where = ("--privacy", "standard", "--out", str(out))
+    where = ("--privacy", "label-bound", "--out", str(out))
     assert run_cli("run", "breast-cancer", *asked, *where).code == 0
     page = (out / "report.html").read_text(encoding="utf-8")
-    said = "Chosen by --privacy standard; --set changes it: label_epsilon=none."
+    said = "Chosen by --privacy label-bound; --set changes it: label_epsilon=none."
     assert f"{said} Labels have no epsilon. Columns have no epsilon." in page
 
 
@@ -125,10 +125,11 @@ def test_noise_that_is_not_there_has_no_settings(run_cli, pairs, sentence):
     assert ("changes nothing" in said) == bool(sentence)
 
 
-def test_an_unknown_bundle_is_refused(run_cli):
-    result = run_cli("run", "breast-cancer", "--privacy", "none", "--quiet")
+@pytest.mark.parametrize("name", ["none", "standard"])
+def test_an_unknown_bundle_is_refused(run_cli, name):
+    result = run_cli("run", "breast-cancer", "--privacy", name, "--quiet")
     assert result.code == 2
-    assert "Unknown privacy 'none'. Known: standard, strict." in result.err
+    assert f"Unknown privacy '{name}'. Known: label-bound, strict." in result.err
 
 
 def test_a_plain_run_says_nothing_of_privacy(run_cli):

@@ -123,7 +123,9 @@ class JobOptions(TableOptions):
     ] = None
     privacy: Annotated[
         str | None,
-        typer.Option(help="Defences: standard or strict; --set overrides single ones."),
+        typer.Option(
+            help="Defences: label-bound or strict; --set overrides single ones."
+        ),
     ] = None
     target: Annotated[
         str | None, typer.Option(help="'paper': also give the cost to its target.")

@@ -72,9 +72,8 @@ class Privacy(Study):
     leak is an attack's score less its control: the same attacker without the traffic.
     'shuffled' is the attack where labels or rows are in random order. Labels are scored
     by AUC, of several classes in the mean over classes, columns by R2; both are means
-    over parties and seeds. 'standard' and 'strict' are those of --privacy, unless a
-    single defence is the same. DCS is the
-    Defence Capability Score of VFLAIR.
+    over parties and seeds. 'label-bound' and 'strict' are those of --privacy, unless a
+    single defence is the same. DCS is the Defence Capability Score of VFLAIR.
     """
 
     data: NameList = option(DATA, "By name or file.")
