@@ -1,4 +1,4 @@
-"""What a run spends of privacy, composed by the accountant of dp-accounting.
+"""What a run spends of privacy, composed in closed form.
 
 A side's settings say which mechanisms stand before what it sends, and the plans of the
 method how often a row is in it. Nothing is made smaller by sampling: both sides know
@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
+
 from lessvfl.core.plans import QueryPlan, TrainPlan
 from lessvfl.core.privacy import ClippedNoise, GradientDefence
 from lessvfl.errors import ConfigError
@@ -21,9 +23,8 @@ from lessvfl.mechanisms import RandomisedResponse, Releases
 from lessvfl.run.profiles import Settings
 from lessvfl.terms import Evaluation, plural
 
-EXTRA = "privacy"
 DELTA = 1e-5  # unless a side says otherwise
-LOUD = 25.0  # sum of 1 / noise² from which a bound on epsilon serves: it is large
+SQRT2 = math.sqrt(2)
 MOST_NOISE = 1e6  # a deviation by the sensitivity that nothing is left of a row at
 
 
@@ -197,116 +198,87 @@ def n_embeddings(own: Settings, extent: Extent) -> int:
     return max(n_passes, 1) * extent.n_seeds
 
 
-# ----------------------------------------------------------------------- the accountant
+# ------------------------------------------------------------------------- composition
 
 
 def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
     """Return epsilon of releases about one row, all together.
 
+    Gaussian releases compose exactly (`gaussian_epsilon`); epsilons of randomised
+    responses are added up, and added to theirs.
+
     >>> epsilon_of([Releases("randomised response", 3.0)], delta=0.0)
     3.0
     """
-    return _composed(tuple(releases), delta)
+    return epsilon_spent(*spent_by(releases), delta)
+
+
+def spent_by(releases: Sequence[Releases]) -> tuple[float, float]:
+    """Return the sum of 1 / noise² of Gaussian releases, and the epsilon of others."""
+    gaussian = [one for one in releases if one.kind == "gaussian"]
+    others = [one for one in releases if one.kind != "gaussian"]
+    return (
+        sum(one.times / one.noise / one.noise for one in gaussian),
+        float(sum(one.times * one.noise for one in others)),
+    )
+
+
+def epsilon_spent(gaussian: float, pure: float, delta: float) -> float:
+    """Return epsilon of what :func:`spent_by` says of one row."""
+    return pure + gaussian_epsilon(gaussian, delta)
 
 
 @functools.cache
-def _composed(releases: tuple[Releases, ...], delta: float) -> float:
-    if not releases:
+def gaussian_epsilon(total: float, delta: float) -> float:
+    """Return epsilon of Gaussian releases whose 1 / noise² add up to `total`.
+
+    Together they are one release of noise 1 / √total: exact, whatever the order.
+    """
+    if total in (0, math.inf):
+        return total
+    mu = math.sqrt(total)
+    low, high = 0.0, 1.0
+    while _delta(high, mu) > delta:
+        low, high = high, 2 * high
+    if low == 0 and _delta(low, mu) <= delta:
         return 0.0
-    if len(releases) == 1 and releases[0].kind == "randomised response":
-        if releases[0].times == 1:
-            return releases[0].noise  # by its definition
-    accountant, event = _accountant(), _event
-    if sum(one.times / one.noise**2 for one in releases) > LOUD:
-        accountant, event = _bound(), _event_by_sensitivity
-    for one in releases:
-        if one.kind == "gaussian":
-            accountant.compose(event(one), one.times)
-        else:  # whose count dp-accounting leaves out of account
-            for _ in range(one.times):
-                accountant.compose(event(one))
-    return float(accountant.get_epsilon(delta))
+    return _bisect(lambda epsilon: _delta(epsilon, mu) > delta, low, high)[1]
 
 
 @functools.cache
 def noise_for(epsilon: float, delta: float, times: int) -> float:
     """Return the deviation, by the sensitivity, of so many Gaussian releases."""
-    dp = _library()
-    bound = _calibrated(_bound, _event_by_sensitivity, epsilon, delta, times, None)
-    if epsilon > LOUD / 2:
-        found = bound
-    else:
-        is_near = epsilon >= 1  # for less, the bound is far too large
-        near = dp.ExplicitBracketInterval(bound / 2, bound) if is_near else None
-        found = _calibrated(_accountant, _event, epsilon, delta, times, near)
-    if found > MOST_NOISE:
+    root = math.sqrt(times)
+    high = 1.0
+    while high <= MOST_NOISE and _delta(epsilon, root / high) > delta:
+        high *= 2
+    low = high / 2
+    while _delta(epsilon, root / low) <= delta:
+        low /= 2
+    noise = _bisect(lambda n: _delta(epsilon, root / n) > delta, low, 2 * low)[1]
+    if noise > MOST_NOISE:
         raise ConfigError(
             f"An epsilon must leave something of a row. Got {epsilon:g} for "
             f"{plural(times, 'release')}."
         )
-    return found
+    return noise
 
 
-def _calibrated(
-    new: Callable[[], Any],
-    event_of: Callable[[Releases], Any],
-    epsilon: float,
-    delta: float,
-    times: int,
-    near: Any,
-) -> float:
-    """Return the noise by which an accountant has so many releases spend epsilon."""
-    dp = _library()
-
-    def event(noise: float) -> Any:
-        return dp.SelfComposedDpEvent(event_of(Releases("gaussian", noise)), times)
-
-    start = near or dp.LowerEndpointAndGuess(0.0, math.sqrt(times))
-    how = (new, event, epsilon, delta, start)
-    return float(dp.calibrate_dp_mechanism(*how, tol=1e-4))
+def _bisect(
+    is_below: Callable[[float], bool], low: float, high: float
+) -> tuple[float, float]:
+    """Return two neighbours between which a condition ceases to hold."""
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return low, high
 
 
-def _accountant() -> Any:
-    """Return an accountant of rows in whose place another one is."""
-    dp = _library()
-    return dp.pld.PLDAccountant(dp.NeighboringRelation.REPLACE_ONE)
+def _delta(epsilon: float, mu: float) -> float:
+    """Return the delta of a Gaussian release of noise 1 / mu at an epsilon.
 
-
-def _bound() -> Any:
-    """Return an accountant by Rényi divergences: a bound, at once for any noise."""
-    dp = _library()
-    return dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
-
-
-def _event(one: Releases) -> Any:
-    """Return releases as the first accountant has them: by the norm of a row.
-
-    That is half the sensitivity.
+    Balle and Wang, ICML 2018, Theorem 8: Φ(-s) - e^ε Φ(-t) with s = ε/mu - mu/2 and
+    t = ε/mu + mu/2. As t² = s² + 2ε, the second is erfcx(t / √2) exp(-s² / 2) / 2.
     """
-    return _event_by_sensitivity(
-        one if one.kind != "gaussian" else dataclasses.replace(one, noise=2 * one.noise)
-    )
-
-
-def _event_by_sensitivity(one: Releases) -> Any:
-    """Return releases as dp-accounting knows them; nothing else is known to it."""
-    dp = _library()
-    if one.kind == "gaussian":
-        return dp.GaussianDpEvent(one.noise)
-    mechanism = RandomisedResponse(one.noise, one.n_classes)
-    drawn = mechanism.flips * one.n_classes  # of all classes, its own too
-    return dp.RandomizedResponseDpEvent(drawn, one.n_classes)
-
-
-def _library() -> Any:
-    try:
-        import dp_accounting
-        from dp_accounting import pld, rdp
-    except ImportError:
-        raise ConfigError(
-            f"An epsilon of noise needs the package dp-accounting, extra '{EXTRA}', as "
-            f"in pip install 'lessvfl[{EXTRA}]'. Got no such package."
-        ) from None
-    assert pld
-    assert rdp
-    return dp_accounting
+    s, t = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    scaled = float(torch.special.erfcx(torch.tensor(t / SQRT2, dtype=torch.float64)))
+    return (math.erfc(s / SQRT2) - scaled * math.exp(-s * s / 2)) / 2

@@ -38,8 +38,7 @@ NOTHING, LABELS, EMBEDDINGS, GRADIENTS = "none", "labels", "embeddings", "gradie
 DEFENCES = (LABELS, EMBEDDINGS, GRADIENTS)
 SPURIOUS = 0.5  # planted in tables whose truth is not known
 # The noise, by its sensitivity, of one Gaussian release that spends an epsilon (delta
-# 1e-5), by `accounting.noise_for`; k releases take the root of k times as much. Here
-# so that the study runs without dp-accounting.
+# 1e-5), by `accounting.noise_for`; k releases take the root of k times as much.
 OF_ONE = {1: 3.7306, 3: 1.3906, 8: 0.6002}
 ON: dict[str, dict[str, Any]] = {  # settings that a profile knows the defence by
     NOTHING: {},
