@@ -174,15 +174,15 @@ def _shuffle_split(
         return order[n - n_train :], order[: n - n_train]
     counts = np.unique(classes, return_counts=True)[1]
     members = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
-    n_each = _draw_counts(counts, n_train, state)
-    _draw_counts(counts - n_each, n - n_train, state)  # all that are left; it may draw
+    n_each = draw_counts(counts, n_train, state)
+    draw_counts(counts - n_each, n - n_train, state)  # all that are left; it may draw
     shuffled = [own[state.permutation(len(own))] for own in members]
     halves = [np.split(own, [n]) for own, n in zip(shuffled, n_each, strict=True)]
     train, test = (np.concatenate(half) for half in zip(*halves, strict=True))
     return state.permutation(train), state.permutation(test)
 
 
-def _draw_counts(counts: Places, n: int, state: np.random.RandomState) -> Places:
+def draw_counts(counts: Places, n: int, state: np.random.RandomState) -> Places:
     """Share out `n` by the counts of classes, what remains to the largest remainders.
 
     Of classes with equal remainders some are drawn.
