@@ -41,6 +41,9 @@ Say = Callable[[str], None]
 DATA = ("phishing", "gina_reconstruction", "activity_time265")
 PUBLIC = ("phishing", "sylva_train", "gina_reconstruction", "activity_time265")
 
+# Test rows of each class in proportion: in one process labels are kept from nobody.
+BY_CLASS: dict[str, Any] = {"split": "stratified"}
+
 
 def option(default: Any, help: str, *, positional: bool = False) -> Any:
     """Return a field of a study that says in the command's help what it is."""

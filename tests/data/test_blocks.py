@@ -169,7 +169,7 @@ def test_the_group_column_is_no_feature():
 @pytest.mark.parametrize("share", [0.2, 0.5])
 def test_no_block_is_on_both_sides_and_shares_are_near(seed, share):
     for data, blocks in (oversampled(seed=seed), panel(seed=seed)):
-        config = DataConfig(test_share=share)
+        config = DataConfig(split="stratified", test_share=share)
         train, test = split_rows(data, config, seed, blocks=in_order(blocks))
         assert not set(blocks[train]) & set(blocks[test])
         assert sorted([*train, *test]) == list(range(len(blocks)))
@@ -184,8 +184,7 @@ def test_the_split_follows_the_seed_and_the_blocks_alone():
     again = split_rows(data, TOGETHER, 1, blocks=in_order(rows))
     other = split_rows(data, TOGETHER, 2, blocks=in_order(rows))
     assert one[1].tolist() == again[1].tolist() != other[1].tolist()
-    stands = split_rows(data, TOGETHER, 1, True, blocks=in_order(rows))
-    assert stands[1].tolist() == sorted(one[1])
+    assert one[1].tolist() == sorted(one[1])
 
 
 def test_one_large_group_does_not_take_the_test_rows():
@@ -200,7 +199,7 @@ def test_one_large_group_does_not_take_the_test_rows():
 def test_many_rare_classes_together_have_their_share():
     units = np.arange(600) // 2
     data = from_arrays(numbers(600), np.arange(600) // 6)
-    _, test = split_rows(data, TOGETHER, 0, blocks=units)
+    _, test = split_rows(data, DataConfig(split="stratified"), 0, blocks=units)
     assert abs(len(test) - 120) <= 2
 
 

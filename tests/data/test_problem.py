@@ -20,7 +20,7 @@ def table(n=200, d=8, **options):
 
 
 def test_shapes_names_and_labels():
-    problem = prepare(table(), DataConfig())
+    problem = prepare(table(), DataConfig(split="stratified"))
     assert [party.name for party in problem.parties] == [f"party{i}" for i in range(4)]
     assert [party.features for party in problem.parties][1] == ("x2", "x3")
     assert {party.X_train.shape for party in problem.parties} == {(160, 2)}
@@ -266,7 +266,7 @@ def test_refusals(options, error, fragment):
 
 def test_training_rows_of_one_class_are_refused():
     sorted_rows = from_arrays(RNG.normal(size=(10, 4)), [0] * 8 + [1] * 2)
-    with pytest.raises(DataError, match="split=stratified"):
+    with pytest.raises(DataError, match="split=random"):
         prepare(sorted_rows, DataConfig(split="first"))
 
 

@@ -152,7 +152,8 @@ def test_first_rows_train_last_rows_test():
 def test_rows_are_those_of_scikit_learn(n, n_classes, regression):
     data = table(n, n_classes, regression)
     for seed in range(5):
-        train, test = split_rows(data, DataConfig(test_share=0.4), seed)
+        config = DataConfig(split="stratified", test_share=0.4)
+        train, test = split_rows(data, config, seed)
         expected = train_test_split(
             np.arange(n),
             train_size=len(train),
@@ -172,18 +173,18 @@ def _many(monkeypatch):
 
 
 @pytest.mark.usefixtures("_many")
-@pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("counts", [(60, 30, 10), (57, 41, 2), (33, 33, 34)])
-def test_of_many_rows_every_class_has_its_share(counts, in_order):
+def test_of_many_rows_every_class_has_its_share(counts):
+    config = DataConfig(split="stratified")
     y = np.random.default_rng(1).permutation(np.repeat([0, 1, 2], counts))
     data = from_arrays(np.arange(100.0)[:, None], y)
-    train, test = split_rows(data, DataConfig(), 3, in_order)
+    train, test = split_rows(data, config, 3)
     assert sorted([*train, *test]) == list(range(100))
     assert len(test) == 20
     assert np.bincount(y[test], minlength=3) == pytest.approx(np.array(counts) / 5, 1)
-    assert (np.diff(train) > 0).all() == in_order
-    again, _ = split_rows(data, DataConfig(), 3, in_order)
-    other, _ = split_rows(data, DataConfig(), 4, in_order)
+    assert (np.diff(train) > 0).all()
+    again, _ = split_rows(data, config, 3)
+    other, _ = split_rows(data, config, 4)
     assert train.tolist() == again.tolist()
     assert train.tolist() != other.tolist()
 
@@ -192,10 +193,11 @@ def test_of_many_rows_every_class_has_its_share(counts, in_order):
 @pytest.mark.parametrize("regression", [False, True])
 def test_many_rows_are_drawn_alike_wherever_they_stand(regression):
     data, n_seeds = table(64, regression=regression), 2000
+    config = DataConfig(split="stratified", test_share=0.25)
     drawn = np.zeros(64)
     together = 0  # the first row with the last one
     for seed in range(n_seeds):
-        _, test = split_rows(data, DataConfig(test_share=0.25), seed, in_order=True)
+        _, test = split_rows(data, config, seed)
         drawn[test] += 1
         together += {0, 63} <= set(test.tolist())
     assert drawn / n_seeds == pytest.approx(0.25, abs=0.05)
@@ -224,16 +226,91 @@ def test_rows_beyond_what_numpy_draws_from(n_test, monkeypatch):
     [
         (
             from_arrays(np.zeros((5, 1)), [0, 0, 0, 0, 1]),
-            DataConfig(),
+            DataConfig(split="stratified"),
             "Every class of 'table' must have 2 rows.*Got 1 of class '1'",
         ),
-        (table(9, 3), DataConfig(), "as many as its 3 classes. Got 2"),
+        (
+            table(9, 3),
+            DataConfig(split="stratified"),
+            "as many as its 3 classes. Got 2",
+        ),
+        (
+            from_arrays(np.zeros((9, 1)), [0] * 8 + [1]),
+            DataConfig(),
+            "every class. Got 2 test rows, drawn without labels, and none of class "
+            "'1'; name test rows by test_ids, or in one process set split=stratified",
+        ),
+        (
+            from_arrays(np.zeros((9, 1)), [0] * 8 + [1]),
+            DataConfig(folds=3),
+            "Got 6 train rows, drawn without labels, and none of class '1'",
+        ),
         (table(3), DataConfig(test_share=0.9), "leave a row to train on. Got 3 rows"),
     ],
 )
 def test_refused_rows(data, config, fragment):
     with pytest.raises(DataError, match=fragment):
         split_rows(data, config, 0)
+
+
+@pytest.mark.parametrize("folds", [1, 4])
+@pytest.mark.parametrize("n", [60, 200])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_labels_move_no_row(folds, n, grouped, monkeypatch):
+    """Drawn without labels, rows are the same whatever the labels are, and sorted."""
+    monkeypatch.setattr(split, "MANY_ROWS", 100)
+    blocks = np.arange(n) // 2 if grouped else None
+    y = np.arange(n) % 2
+    labels = (y, 1 - y, np.random.default_rng(0).permutation(y), y + np.arange(n) / n)
+    for seed in (0, 1):
+        rows = [
+            split_rows(
+                from_arrays(np.zeros((n, 1)), own),
+                DataConfig(folds=folds),
+                seed,
+                blocks=blocks,
+                secret=lambda purpose, seed: pytest.fail("no draw by class"),
+            )
+            for own in labels
+        ]
+        for train, test in rows:
+            assert train.tolist() == rows[0][0].tolist()
+            assert test.tolist() == rows[0][1].tolist()
+            assert sorted([*train, *test]) == list(range(n))
+            assert (np.diff(train) > 0).all()
+            assert (np.diff(test) > 0).all()
+
+
+def test_each_row_is_as_often_for_testing_as_any_other():
+    data, drawn = table(50, regression=True), np.zeros(50)
+    for seed in range(1000):
+        drawn[split_rows(data, DataConfig(), seed)[1]] += 1
+    assert drawn.sum() == 10 * 1000
+    assert drawn / 1000 == pytest.approx(0.2, abs=0.05)
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_secret_decides_on_a_draw_by_class(folds, grouped):
+    data, config = table(60, 3), DataConfig(split="stratified", folds=folds)
+    blocks = np.arange(60) // 2 if grouped else None
+
+    def draw(seed, secret):
+        rows = split_rows(data, config, seed, blocks=blocks, secret=secret)
+        return [own.tolist() for own in rows]
+
+    public = [own.tolist() for own in split_rows(data, config, 0, True, blocks)]
+    one, again, other = (
+        draw(0, lambda purpose, seed, key=key: 2**300 + 2 * seed + key)
+        for key in (0, 0, 1)
+    )
+    assert one == again
+    assert one != other
+    assert public not in (one, other)
+    assert one[0] == sorted(one[0])
+    if not grouped:
+        counts = np.bincount(data.y[one[1]])
+        assert np.ptp(counts) <= 1
 
 
 def test_read_parties(tmp_path):

@@ -52,7 +52,7 @@ def test_the_latest_rows_are_the_test_whatever_the_seed():
     when = np.random.default_rng(1).permutation(N).astype(float)
     source = with_roles(table(when=when), Roles(time_column="when"))
     assert source.X.names == ("a", "b", "c")
-    assert prepare(table(), DataConfig(), parties=1).split == "stratified"
+    assert prepare(table(), DataConfig(), parties=1).split == "random"
     problems = [
         prepare(source, DataConfig(test_share=0.25), parties=1, seed=s) for s in (0, 1)
     ]
@@ -236,7 +236,7 @@ def test_arrays_of_their_own_in_a_file(tmp_path):
 def test_every_row_is_tested_once_and_people_stay_together(n_classes, grouped):
     source = table(200, n_classes)
     blocks = np.random.default_rng(2).integers(0, 70, 200) if grouped else None
-    config = DataConfig(folds=4)
+    config = DataConfig(split="stratified", folds=4)
     seen = np.zeros(200, dtype=int)
     for seed in fold_seeds([3], 4):
         train, test = split_rows(source, config, seed, blocks=blocks)
@@ -255,7 +255,7 @@ def test_folds_have_as_many_rows_where_classes_have_fewer_blocks_than_folds():
     y = np.repeat(np.arange(6), 6)
     source = from_arrays(np.random.default_rng(0).normal(size=(36, 2)), y)
     blocks = np.arange(36) // 2
-    config = DataConfig(folds=4)
+    config = DataConfig(split="stratified", folds=4)
     sizes = [len(split_rows(source, config, f, blocks=blocks)[1]) for f in range(4)]
     assert sorted(sizes) == [8, 8, 10, 10]
 

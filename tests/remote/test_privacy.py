@@ -168,7 +168,8 @@ def test_parties_hear_of_randomised_labels_alone(tmp_path, hub):
     """The share of classes, which may be told, counts no true label."""
     process = begun(server_of(tmp_path, tell_share=True), hub)
     table = process.table
-    seed = SeedLabels.of(table, process.settings, 0, Scratch(process.folder))
+    scratch = Scratch(process.folder)
+    seed = SeedLabels.of(table, process.settings, 0, scratch, process.home.seed)
     share = seed.message(tell_share=True).share
     counts = np.bincount(table.dataset.told[seed.train])
     assert share == min(counts) / len(seed.train)
@@ -436,7 +437,15 @@ def test_a_run_beyond_the_bound_of_labels_is_refused_before_anybody_is_waited_fo
     [
         ({}, {}, "no mechanism with a price"),
         ({"gradient_defence": "marvell"}, {}, "no mechanism with a price"),
-        ({"gradient_defence": "gaussian", "gradient_noise": 500.0}, {}, "by class"),
+        (
+            {
+                "gradient_defence": "gaussian",
+                "gradient_noise": 500.0,
+                "split": "stratified",
+            },
+            {},
+            "Got split=stratified, which tells parties of them; set split=random",
+        ),
         (
             {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"},
             {"tell_share": True},

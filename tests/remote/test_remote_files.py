@@ -339,12 +339,12 @@ def a_table(folder, n_rows=150, n_copies=0):
 @pytest.mark.usefixtures("in_threads")
 def test_try_keeps_rows_together_as_run_does(run_cli, tmp_path):
     """Copies of rows, which no side sees whole, and the rows of one person."""
-    command = [*a_table(tmp_path, 120, n_copies=60), "--group-column", "who"]
+    command = [*a_table(tmp_path, 120, n_copies=30), "--group-column", "who"]
     command += settings_of(batch_size=40, train_epochs=3, second_look=0)
     plain, tried = both_ways(run_cli, tmp_path / "out", *command)
     assert_alike(plain, tried)
-    assert plain["data"]["n_equal_rows"] > 60
-    assert plain["data"]["n_blocks"] < 60  # a copy may be of another person
+    assert plain["data"]["n_equal_rows"] > 30
+    assert plain["data"]["n_blocks"] < 80  # a copy may be of another person
 
 
 def settings_of(**values):

@@ -71,7 +71,9 @@ def told_rows(tmp_path, dataset, method, seeds, folds, settings) -> list[ToldRow
         hub.close()
     return [
         ToldRows(
-            m.seed, np.concatenate([*m.places("train")]), np.concatenate([*m.places("test")])
+            m.seed,
+            np.concatenate([*m.places("train")]),
+            np.concatenate([*m.places("test")]),
         )
         for m in heard
     ]
@@ -103,7 +105,6 @@ def test_rows_tell_no_labels(tmp_path, table, method, seeds, folds, settings):
     majority = float((np.bincount(y) / len(y)).max())
     error = float(np.sqrt(majority * (1 - majority) / len(y)))
     read = share_read(told, y, folds)
-    print(f"read {read:.3f} of {len(y)} labels, majority {majority:.3f}")
     assert read <= majority + 2 * error
 
 

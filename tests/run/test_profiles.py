@@ -11,6 +11,7 @@ from tests.conftest import PUBLISHED, PUBLISHED_LOCAL
 
 from lessvfl import data, methods
 from lessvfl.errors import ConfigError
+from lessvfl.remote.align.messages import padded
 from lessvfl.run import profiles
 
 METHODS = ("less-vfl", "local-lasso", "group-lasso", "plain")
@@ -116,12 +117,12 @@ def test_paper(method, name):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_default(method):
-    """The paper's, but each party standardises, and the split is stratified."""
+    """The paper's, but each party standardises, and labels draw no test row."""
     published = {"less-vfl": PUBLISHED, "local-lasso": PUBLISHED_LOCAL}
     found = flat(method, "default", overrides=published.get(method))
     check(found, NETWORK | LEARNING | BY_METHOD[method])
     check(found, {"activation": "tanh", "row_order": "shuffle", "scale": "auto"})
-    check(found, {"split": "stratified", "uneven": "spread", "test_share": 0.2})
+    check(found, {"split": "random", "uneven": "spread", "test_share": 0.2})
 
 
 @pytest.mark.parametrize(("n_classes", "size"), [(2, 4), (8, 4), (9, 8)])
@@ -207,9 +208,20 @@ def test_default_goes_past_the_paper(method):
     assert flat(method, "default")["schedule"] == "cosine"
 
 
+@pytest.mark.parametrize("n_rows", [768, 999, 1024, 1025, 4999, 5000, 5120, 5121])
+def test_settings_tell_no_more_of_the_rows_than_their_alignment_does(n_rows):
+    """Parties are told both before they have said anything."""
+
+    def shared(n):
+        table = data.from_arrays(np.zeros((n, 1)), np.arange(n) % 2, name="numbers")
+        return profiles.resolve("less-vfl-auto", "default", table).shared()
+
+    assert shared(n_rows) == shared(padded(n_rows))
+
+
 @pytest.mark.parametrize(
     ("n_rows", "n_classes", "rows_of_a_step", "bits"),
-    [(5000, 2, 512, 4), (4999, 2, 256, 4), (5000, 3, 256, 4), (999, 2, 256, 8)],
+    [(5121, 2, 512, 4), (5120, 2, 256, 4), (5121, 3, 256, 4), (1024, 2, 256, 8)],
 )
 def test_a_training_that_ends_by_itself_has_steps_for_its_table(
     n_rows, n_classes, rows_of_a_step, bits

@@ -54,8 +54,7 @@ TRAIN = TrainPlan("train", 1.5, 100, "file", "adam", 0.01, None)
 LASSO = TrainPlan("joint_lasso", 3, 100, "shuffle", "sgd", 0.01, (0.1, 0.2))
 PARTY = SelectPlan("select_features", 150, 100, "shuffle", 0.01, (1.0,), 10.0, "mean")
 WELCOME = Welcome("r", (0,), "plain", {}, ("a",), "none")
-SORTED = Prepare.of(3, np.arange(3, 9), np.arange(3), in_order=True)
-UNSORTED = Prepare.of(3, np.array([2, 0]), np.array([1]), in_order=False)
+ROWS = Prepare.of(3, np.arange(3, 9), np.arange(3))
 BLOCKS = np.array([0, 1, 0])
 WHY = Explain(np.array([4, 0]), np.ones((2, 3), dtype=np.float32), 5)
 BECAUSE = Explained(
@@ -83,11 +82,9 @@ MESSAGES = [
     Welcome("r1", (0, 1), "plain", {"hidden": 64, "party_net": None}, ("a",), "psi"),
     Align(b"\x00\xffabc"),
     Align(b""),
-    Prepare.of(3, np.arange(5), np.arange(0), in_order=True),
-    SORTED,
-    UNSORTED,
-    Prepare.of(3, np.array([2, 0, 3]), np.array([1]), False, BLOCKS),
-    Prepare.of(3, np.arange(1, 4), np.arange(1), True, BLOCKS),
+    Prepare.of(3, np.arange(5), np.arange(0)),
+    ROWS,
+    Prepare.of(3, np.arange(1, 4), np.arange(1), BLOCKS),
     Save("train-150"),
     Restore("select_features-1"),
     Restore(None),
@@ -135,20 +132,18 @@ def test_a_frame_comes_back_as_it_was(message):
 
 
 @pytest.mark.parametrize("n_rows", [1, 9, 64, 2 * 64 + 13])
-def test_rows_come_back_in_whatever_form(n_rows, monkeypatch):
+def test_rows_come_back_sorted_whatever_order_they_had(n_rows, monkeypatch):
     monkeypatch.setattr(control, "AT_ONCE", 64)
     order = np.random.default_rng(n_rows).permutation(n_rows)
     train, test = order[: n_rows // 2], order[n_rows // 2 :]
-    for in_order in (False, True):
-        if in_order:
-            train, test = np.sort(train), np.sort(test)
-        message = Prepare.of(3, train, test, in_order)
-        got = codec.decode(codec.encode(WireFrame(message, 1))).message
-        for name, own in (("train", train), ("test", test)):
-            parts = [np.empty(0, dtype=np.int64), *got.places(name)]
-            assert np.concatenate(parts).tolist() == own.tolist()
-        assert (got.rows.nbytes == -(-n_rows // 8)) is in_order
-        assert got.digest() == message.digest()
+    message = Prepare.of(3, train, test)
+    got = codec.decode(codec.encode(WireFrame(message, 1))).message
+    for name, own in (("train", train), ("test", test)):
+        parts = [np.empty(0, dtype=np.int64), *got.places(name)]
+        assert np.concatenate(parts).tolist() == sorted(own)
+    assert got.rows.nbytes == -(-n_rows // 8)
+    assert got.digest() == message.digest()
+    assert got.digest() == Prepare.of(3, np.sort(train), np.sort(test)).digest()
 
 
 def test_every_kind_is_tried():
@@ -246,14 +241,13 @@ def without_field(name):
         (Hello("a", 1, "cpu", {}), with_field("versions", ["1"])),
         (Save("train-1"), with_field("tag", "../../etc/passwd")),
         (Save("train-1"), with_field("tag", 5)),
-        (UNSORTED, lambda f, a: (f, [a[0].int() - 1])),
-        (UNSORTED, lambda f, a: (f, [a[0].long()])),
-        (UNSORTED, lambda f, a: (f, [a[0][:1]])),
-        (UNSORTED, lambda f, a: (f, [])),
-        (UNSORTED, with_field("n_test", -1)),
-        (SORTED, lambda f, a: (f, [a[0][:1]])),
-        (SORTED, with_field("n_train", 2**62)),
-        (SORTED, with_field("n_train", 20)),
+        (ROWS, lambda f, a: (f, [a[0].int()])),
+        (ROWS, lambda f, a: (f, [a[0].long()])),
+        (ROWS, lambda f, a: (f, [])),
+        (ROWS, with_field("n_test", -1)),
+        (ROWS, lambda f, a: (f, [a[0][:1]])),
+        (ROWS, with_field("n_train", 2**62)),
+        (ROWS, with_field("n_train", 20)),
         (Ask(np.arange(3)), lambda f, a: (f, [a[0] - 1])),
         (Ask(np.arange(3)), lambda f, a: (f, [a[0].reshape(1, 3)])),
         (Ask(np.arange(3)), lambda f, a: (f, [a[0].double()])),

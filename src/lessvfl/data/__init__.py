@@ -59,7 +59,13 @@ from lessvfl.data.roles import ROW_ROLES, Roles
 from lessvfl.data.row_cells import check_units, check_weights
 from lessvfl.data.sentinels import blank, marks_of, written_marks
 from lessvfl.data.sets import build, describe, is_file, load, names
-from lessvfl.data.split import ensemble_rows, fold_seeds, split_rows
+from lessvfl.data.split import (
+    SecretSeed,
+    ensemble_rows,
+    fold_seeds,
+    is_drawn_by_class,
+    split_rows,
+)
 from lessvfl.data.stored import Scratch, StoredTable, open_columns
 from lessvfl.data.table import array_of, columns_at, frame_of, from_arrays, in_memory
 from lessvfl.data.test_rows import check_split, settle_test_rows

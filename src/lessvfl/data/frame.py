@@ -367,9 +367,10 @@ class DataConfig(Section):
         "columns that do not divide evenly among the parties: spread, or dropped",
     )
     split: str = setting(
-        one_of("stratified", "first"),
-        "stratified",
-        "test rows where the data bring none: stratified by the seed, or the last rows",
+        one_of("random", "stratified", "first"),
+        "random",
+        "test rows where the data bring none: drawn by the seed without labels, drawn "
+        "class by class, which tells labels, or the last rows",
     )
     test_share: float = setting(
         a_float(0.0, 0.9), 0.2, "share of the rows used for test"

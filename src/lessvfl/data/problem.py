@@ -381,7 +381,7 @@ def _rows(
         alone = X_train.take(others) if len(others) else None
         X_train, own = X_train.take(common), _some_rows(own, common)
     if len(np.unique(own.y_train)) < 2:
-        mixes = "the setting split=stratified mixes the rows"
+        mixes = "the setting split=random mixes the rows"
         raise DataError(
             f"The training rows of '{dataset.name}' must have two different labels or "
             f"more. Got one; {mixes if alone is None else 'a larger overlap has more'}."

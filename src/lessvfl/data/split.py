@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,20 @@ from lessvfl.terms import plural, stream_seed
 MANY_ROWS = 1 << 20  # from here on test rows are drawn block by block
 BLOCK = 1 << 16
 CHANGE = "change test_share or split"
+MISSING = "name test rows by test_ids, or in one process set split=stratified"
 MOST_DRAWN = 10**9  # rows from which numpy cannot draw without replacement
+
+SecretSeed = Callable[[str, int], int]  # from a purpose and the seed that all know
+
+
+def is_drawn_by_class(dataset: Dataset, config: DataConfig) -> bool:
+    """Tell whether labels decide which rows are for testing."""
+    is_named = dataset.is_test is not None or dataset.times is not None
+    brings_some = is_named or dataset.X_test is not None
+    is_empty = config.folds == 1 and config.test_share == 0
+    has_classes = dataset.task != "regression"
+    by_class = config.split == "stratified" and has_classes
+    return by_class and not brings_some and not is_empty
 
 
 def split_rows(
@@ -24,47 +37,70 @@ def split_rows(
     seed: int,
     in_order: bool = False,
     blocks: Places | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows to train on and the rows to test on, perhaps as they stand.
+    secret: SecretSeed | None = None,
+) -> tuple[Places, Places]:
+    """Return the rows to train on and the rows to test on, sorted.
 
-    Rows of one block, where `blocks` (N,) are given, are all on one side: with
-    split=first on that of the first of them. Where test rows are marked, these are.
+    With split=stratified few rows come in random order in one process, as published
+    results had them, unless `in_order` says otherwise. Rows of one block, where
+    `blocks` (N,) are given, are all on one side: with split=first on that of the first
+    of them. Where test rows are marked, these are. A draw by class, and no other, is
+    made by a `secret` where there is one.
     """
     assert dataset.times is None, "`settle_test_rows` has marked the latest"
     if dataset.is_test is not None:
         return np.flatnonzero(~dataset.is_test), np.flatnonzero(dataset.is_test)
+    by_class = is_drawn_by_class(dataset, config)
+    secret = secret if by_class else None
     if config.folds > 1:
-        return _fold_rows(dataset, config, seed, blocks)
-    n = dataset.X.n_rows
+        is_test = _is_in_fold(dataset, config, seed, blocks, secret)
+        train, test = _both_sides(dataset, is_test, "change folds")
+    else:
+        n, n_test = len(dataset.y), _n_test(dataset, config)
+        if not n_test:
+            return np.arange(n), np.arange(0)
+        if config.split == "first":
+            is_test = np.arange(n) >= n - n_test
+            if blocks is not None:
+                is_test = ~np.isin(blocks, blocks[~is_test])
+            return _both_sides(dataset, is_test)
+        classes = dataset.told if by_class else None
+        if by_class:
+            _refuse_rare_classes(dataset, n_test)
+        is_few = blocks is None and n < MANY_ROWS
+        if config.split == "stratified" and is_few and secret is None:
+            state = np.random.RandomState(stream_seed(seed, "split") % 2**32)
+            train, test = _shuffle_split(n, n - n_test, classes, state)
+            return (np.sort(train), np.sort(test)) if in_order else (train, test)
+        rng = _generator(seed, "split", secret)
+        if blocks is None:
+            is_test = _draw_test_rows(n, n_test, classes, rng)
+        else:
+            is_test = _draw_test_blocks(blocks, n_test, classes, rng)
+        train, test = _both_sides(dataset, is_test)
+    if dataset.task != "regression" and not by_class:
+        _refuse_missing_classes(dataset, train, test)
+    return train, test
+
+
+def _generator(
+    seed: int, purpose: str, secret: SecretSeed | None
+) -> np.random.Generator:
+    """Return what rows are drawn by: the seed, which all know, or also a secret."""
+    own = stream_seed(seed, purpose) if secret is None else secret(purpose, seed)
+    return np.random.default_rng(own)
+
+
+def _n_test(dataset: Dataset, config: DataConfig) -> int:
+    """Return how many rows are for testing."""
+    n = len(dataset.y)
     n_train = int(n * (1.0 - config.test_share) + 1e-9)
     if n_train < 1:
         raise DataError(
             f"The data set '{dataset.name}' must leave a row to train on. "
             f"Got {n} rows and test_share = {config.test_share:g}."
         )
-    rows = np.arange(n, dtype=np.int64)
-    if n_train == n or (config.split == "first" and blocks is None):
-        return rows[:n_train], rows[n_train:]
-    if config.split == "first":
-        assert blocks is not None
-        is_train = np.isin(blocks, blocks[:n_train])
-        return _both_sides(dataset, rows[is_train], rows[~is_train])
-    classes = None if dataset.task == "regression" else dataset.told
-    if classes is not None:
-        _refuse_rare_classes(dataset, n - n_train)
-    if blocks is not None or n >= MANY_ROWS:
-        rng = np.random.default_rng(stream_seed(seed, "split"))
-        if blocks is None:
-            is_test = _draw_test_rows(n, n - n_train, classes, rng)
-        else:
-            is_test = _draw_test_blocks(blocks, n - n_train, classes, rng)
-        train, test = _both_sides(dataset, rows[~is_test], rows[is_test])
-        if in_order:
-            return train, test
-        return rng.permutation(train), rng.permutation(test)
-    state = np.random.RandomState(stream_seed(seed, "split") % 2**32)
-    train, test = _shuffle_split(n, n_train, classes, state)
-    return (np.sort(train), np.sort(test)) if in_order else (train, test)
+    return n - n_train
 
 
 def fold_seeds(seeds: Sequence[int], folds: int) -> list[int]:
@@ -97,16 +133,21 @@ def ensemble_rows(seeds: Sequence[int], given: Mapping[str, Any]) -> dict[str, i
     return {"split_seed": seeds[0]}
 
 
-def _fold_rows(
-    dataset: Dataset, config: DataConfig, seed: int, blocks: Places | None
-) -> tuple[Places, Places]:
-    """Return all rows but those of one fold, and those, in order.
+def _is_in_fold(
+    dataset: Dataset,
+    config: DataConfig,
+    seed: int,
+    blocks: Places | None,
+    secret: SecretSeed | None,
+) -> NDArray[np.bool_]:
+    """Tell which rows are of the fold of a seed.
 
     The seed is one of `fold_seeds`: it says by which one rows are divided, and which
     fold this is.
     """
     first, fold = divmod(seed, config.folds)
-    n, classes = len(dataset.y), None if dataset.task == "regression" else dataset.told
+    n = len(dataset.y)
+    classes = dataset.told if is_drawn_by_class(dataset, config) else None
     if config.folds > n:
         raise DataError(
             f"The folds of '{dataset.name}' must be as many as its rows or fewer. Got "
@@ -115,11 +156,9 @@ def _fold_rows(
     if classes is not None:
         _refuse_rare_classes(dataset, n // config.folds)
     own = np.arange(n) if blocks is None else blocks
-    rng = np.random.default_rng(stream_seed(first, "folds"))
-    is_test = _folds_of(own, _classes_of(own, classes), config.folds, rng)[own] == fold
-    return _both_sides(
-        dataset, np.flatnonzero(~is_test), np.flatnonzero(is_test), "change folds"
-    )
+    rng = _generator(first, "folds", secret)
+    in_fold = _folds_of(own, _classes_of(own, classes), config.folds, rng) == fold
+    return np.asarray(in_fold[own])
 
 
 def _folds_of(
@@ -199,9 +238,10 @@ def draw_counts(counts: Places, n: int, state: np.random.RandomState) -> Places:
 
 
 def _both_sides(
-    dataset: Dataset, train: Places, test: Places, advice: str = CHANGE
+    dataset: Dataset, is_test: NDArray[np.bool_], advice: str = CHANGE
 ) -> tuple[Places, Places]:
-    """Refuse blocks of rows so large that one side has none."""
+    """Return training and test rows; refuse blocks so large that one side has none."""
+    train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     if not len(train) or not len(test):
         raise DataError(
             f"Rows of '{dataset.name}' that equal each other, or are of one group, are "
@@ -299,3 +339,17 @@ def _refuse_rare_classes(dataset: Dataset, n_test: int) -> None:
             f"Train and test rows of '{dataset.name}' must be as many as its "
             f"{len(counts)} classes. Got {least}; change test_share or split."
         )
+
+
+def _refuse_missing_classes(dataset: Dataset, train: Places, test: Places) -> None:
+    """Refuse rows that were drawn without labels, where a part lacks a class."""
+    n_classes = len(dataset.label_names)
+    for rows, what in ((train, "train"), (test, "test")):
+        counts = np.bincount(dataset.told[rows], minlength=n_classes)
+        if not counts.all():
+            missing = dataset.label_names[int(counts.argmin())]
+            raise DataError(
+                f"Train and test rows of '{dataset.name}' must have every class. Got "
+                f"{plural(len(rows), f'{what} row')}, drawn without labels, and none "
+                f"of class '{missing}'; {MISSING}."
+            )

@@ -37,6 +37,10 @@ from lessvfl.run.simulate import Job
 from lessvfl.status import Status, file
 from lessvfl.terms import plural
 
+SECRET_ROWS = (
+    "split=stratified: the server draws test rows by its own secret, so numbers are "
+    "not those of a run in one process"
+)
 SAME = 1e-6  # tolerance of predictions that must agree
 
 ShowStatus = Callable[[file.Follower], AbstractContextManager[None]]
@@ -84,6 +88,8 @@ def run_all(
             "random deal, by which the parties' tables differ from run to run. Got "
             f"{job.settings.data.folds}."
         )
+    if data.is_drawn_by_class(job.dataset, job.settings.data):
+        tell(SECRET_ROWS)
     if out is not None:
         folder.claim(out)
     with tempfile.TemporaryDirectory(prefix="lessvfl-try-") as scratch:

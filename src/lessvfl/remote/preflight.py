@@ -196,9 +196,9 @@ def _price(table: LabelTable, settings: Settings, config: ServerConfig) -> Price
 
 def _split(table: LabelTable, settings: Settings, config: ServerConfig) -> None:
     """Split the rows as a run does, as if all were common."""
-    rows = table.settled(settings, config.align).dataset
-    seeds = data.fold_seeds(config.seeds, settings.data.folds)
-    data.split_rows(rows, settings.data, seeds[0])
+    rows = table.settled(settings, config.align)
+    for seed in data.fold_seeds(config.seeds, settings.data.folds):
+        rows.split(settings, seed, lambda purpose, seed: seed)
 
 
 def _of_labels(

@@ -29,6 +29,7 @@ from lessvfl.remote.align.keys import SECRET_BYTES
 from lessvfl.remote.beside import Beside
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.policy import LabelPolicy, Policy
+from lessvfl.remote.tables import tells_labels
 from lessvfl.run.accounting import Spend, epsilon_of, of_labels
 from lessvfl.run.profiles import Settings
 
@@ -233,21 +234,14 @@ class LabelBudget:
             got = found.refused()
         elif not self._is_randomised and self._config.tell_share:
             got = "'tell_share', which tells parties of them"
-        elif not self._is_randomised and is_split_by_class(dataset, self._own):
-            got = "test rows drawn by class, which parties learn; 'test_ids' names some"
+        elif tells_labels(dataset, self._own):
+            got = "split=stratified, which tells parties of them; set split=random"
         if policy.epsilon is not None and got is not None:
             raise ConfigError(
                 f"All runs together may spend epsilon {policy.epsilon:g} of every "
                 f"label ('epsilon' of the server's policy). Got {got}."
             )
         return found
-
-
-def is_split_by_class(dataset: Dataset, own: Settings) -> bool:
-    """Tell whether which rows are for testing depends on their classes."""
-    is_given = dataset.is_test is not None or dataset.task == "regression"
-    has_classes = own.data.split == "stratified" or own.data.folds > 1
-    return has_classes and not is_given and own.data.test_share > 0
 
 
 def _digest(dataset: Dataset, ids: NDArray[Any] | None) -> str:

@@ -48,6 +48,7 @@ from lessvfl.remote.tables import (
     LabelTable,
     SeedLabels,
     resolve_settings,
+    tells_labels,
 )
 from lessvfl.run import ensemble
 from lessvfl.run.accounting import unpriced
@@ -74,6 +75,11 @@ from lessvfl.wire.parties import Parties
 from lessvfl.wire.replies import ReplyRules, most_bytes, wrong_kind
 
 MAX_TRIES = 100  # times that one party may be lost without a new checkpoint
+TELLS_COUNTS = (
+    "Test rows are drawn class by class: which these are tells every party how many "
+    "rows of each class are for testing and for training, and who knows most labels "
+    "may work out others. With split=random they tell nothing."
+)
 STAY_SECONDS = 5.0  # to answer parties that dial after a run that was over already
 
 log = logging.getLogger(__name__)
@@ -104,6 +110,8 @@ class ServerProcess:
         self.table = table = dataclasses.replace(table, dataset=randomised)
         for note in table.dataset.notes:
             log.info("%s", note)
+        if tells_labels(table.dataset, self.settings):
+            log.warning(TELLS_COUNTS)
         self.device = resolve_device(config.device)
         self.header = bare_header(
             self.settings,
@@ -338,6 +346,7 @@ class ServerProcess:
         known = self._ask_all(self._welcome())
         aligned = {p: bool(a.revealed.get("aligned")) for p, a in known.items()}
         self.rows.find(self.hub, aligned, self._has_begun)
+        self.rows.check(self.seeds)  # before any of them is told
         rows, table = self.rows.of_seed(seed), self.table
         self.labels.charge(table.dataset, table.ids, self.run_name)
         self._ask_all(rows.message(self.config.tell_share))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lessvfl.data import Scratch
@@ -99,14 +99,23 @@ class ServerRows:
             tell=functools.partial(self._status.do, note=False),
         )
 
+    def check(self, seeds: Sequence[int]) -> None:
+        """Refuse common rows that cannot be split with every seed of the run."""
+        table = self._common()
+        for seed in seeds:
+            table.split(self._settings, seed, self._home.seed)
+
     def of_seed(self, seed: int) -> SeedLabels:
         """Return the rows of a seed, once the common ones are known."""
         if seed not in self._of_seeds:
             self._of_seeds.clear()  # free those of another seed first
-            rows = read_state(self._path).tensors.get("rows")
-            table = self._table  # all rows, as they stand
-            if rows is not None:
-                table = table.take(rows.numpy()).kept(self._scratch)
-            own = (self._settings, seed, self._scratch)
-            self._of_seeds[seed] = SeedLabels.of(table, *own)
+            own = (self._settings, seed, self._scratch, self._home.seed)
+            self._of_seeds[seed] = SeedLabels.of(self._common(), *own)
         return self._of_seeds[seed]
+
+    def _common(self) -> LabelTable:
+        """Return the table of the common rows, mapped from disk."""
+        rows = read_state(self._path).tensors.get("rows")
+        if rows is None:  # all rows, as they stand
+            return self._table
+        return self._table.take(rows.numpy()).kept(self._scratch)

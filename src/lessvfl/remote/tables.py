@@ -223,6 +223,26 @@ class LabelTable:
             )
         return LabelTable(dataset, None if self.ids is None else self.ids[rows])
 
+    def split(
+        self, settings: Settings, seed: int, secret: data.SecretSeed
+    ) -> tuple[Places, Places]:
+        """Return its rows to train and to test with, as places, both sorted."""
+        own = self.dataset
+        if own.is_test is not None and own.is_test.all():
+            raise DataError(
+                "The rows that are marked for testing must leave a common row to train "
+                f"on. Got {plural(self.n_rows, 'common row')}, all of them marked."
+            )
+        blocks = data.find_blocks(own, settings.data)
+        return data.split_rows(
+            own,
+            settings.data,
+            settings.data.row_seed(seed),
+            in_order=True,
+            blocks=None if blocks is None else blocks.of_row,
+            secret=secret,
+        )
+
     def facts(self, config: ServerConfig, code: str | None) -> dict[str, str]:
         """Return digests of all that a run depends on; `code` is of its network."""
         own, lasting = self.dataset, {"label": config.label, "id": config.id}
@@ -255,27 +275,27 @@ class SeedLabels:
 
     def message(self, tell_share: bool) -> control.Prepare:
         """Return the message that tells every party its rows."""
-        in_order = data.are_in_order(self.train) and data.are_in_order(self.test)
-        rows = (self.seed, self.train, self.test, in_order)
         share = class_share(self.problem) if tell_share else None
-        return control.Prepare.of(*rows, self.problem.blocks, share)
+        return control.Prepare.of(
+            self.seed, self.train, self.test, self.problem.blocks, share
+        )
 
     @classmethod
     def of(
-        cls, table: LabelTable, settings: Settings, seed: int, on: Scratch
+        cls,
+        table: LabelTable,
+        settings: Settings,
+        seed: int,
+        on: Scratch,
+        secret: data.SecretSeed,
     ) -> SeedLabels:
-        """Split the common rows; large arrays are mapped from disk."""
+        """Split the common rows; large arrays are mapped from disk.
+
+        A draw by class is made by the label holder's `secret`.
+        """
         dataset = table.dataset
-        if dataset.is_test is not None and dataset.is_test.all():
-            raise DataError(
-                "The rows that are marked for testing must leave a common row to train "
-                f"on. Got {plural(table.n_rows, 'common row')}, all of them marked."
-            )
+        train, test = map(on.keep, table.split(settings, seed, secret))
         blocks = data.find_blocks(dataset, settings.data)
-        of_row = None if blocks is None else blocks.of_row
-        row_seed = settings.data.row_seed(seed)
-        how = (settings.data, row_seed, settings.keeps_order, of_row)
-        train, test = map(on.keep, data.split_rows(dataset, *how))
         rows = data.label_rows(dataset, train, test, blocks)
         found = data.labels_alone(dataset, rows, settings.data, settings.labels)
         y_train, y_test = on.keep(found.y_train), on.keep(found.y_test)
@@ -300,6 +320,10 @@ def resolve_settings(config: ServerConfig, table: LabelTable) -> Settings:
     if config.ensemble:
         given |= data.ensemble_rows(config.seeds, given)
     found = profiles.resolve(config.method, config.profile, dataset, given)
+    settled, _ = data.settle_test_rows(dataset, found.data)
+    if settled.X.n_rows < dataset.X.n_rows:  # parties hear of those that stay alone
+        offered = dataclasses.replace(dataset, X=settled.X)
+        found = profiles.resolve(config.method, config.profile, offered, given)
     if config.ensemble:
         found.check_ensemble(config.seeds)
     refuse_whole_rows(found)
@@ -307,12 +331,24 @@ def resolve_settings(config: ServerConfig, table: LabelTable) -> Settings:
     is_last = found.data.split == "first" and not is_named and found.data.folds == 1
     if is_last and config.align != "none":
         raise ConfigError(
-            f"With align {config.align} the 'split' setting must be stratified: common "
+            f"With align {config.align} the 'split' setting must be random: common "
             "rows come in a secret order, in which the last are no later than others. "
             "Got 'first'."
         )
+    if found.flat().get("secret") == "sharing" and tells_labels(dataset, found):
+        raise ConfigError(
+            "Under sharing the 'split' setting must be random, or test rows be named "
+            "by 'test_ids': a draw by class tells every party how many rows each "
+            "class has. Got 'stratified'."
+        )
     data.check_labels(dataset, found.labels)
     return found
+
+
+def tells_labels(dataset: Dataset, settings: Settings) -> bool:
+    """Tell whether a draw by class tells parties of labels that are not randomised."""
+    is_randomised = settings.labels.label_epsilon is not None
+    return not is_randomised and data.is_drawn_by_class(dataset, settings.data)
 
 
 def refuse_whole_rows(settings: Settings) -> None:

@@ -72,8 +72,10 @@ _BEHIND_EMBEDDINGS = {"train_epochs": 2.0, "embedding_clip": 0.2}
 _BEHIND_GRADIENTS = {"train_epochs": 1.0, "gradient_clip": 0.2}
 MANY_CLASSES = 8  # from here on they take twice the components
 SEVERAL = {"components_per_column": 0.75}  # classes, which lie in more directions
-MANY_ROWS = 5000  # from here on steps are larger, and epochs fewer: two classes
-FEW_ROWS = 1000  # below, values take twice the bits
+# Parties are told both before rows are aligned. So these are multiples of what the
+# number of rows is rounded up to in an alignment, and tell no more than that says.
+MANY_ROWS = 5120  # above, steps are larger, and epochs fewer: two classes
+FEW_ROWS = 1024  # up to them, values take twice the bits
 
 # Both reproduce the published handling of the data.
 _PUBLISHED_DATA = {
@@ -145,12 +147,12 @@ def examples() -> list[Dataset]:
     def table(n_rows: int, n_classes: int) -> Dataset:
         return from_arrays(np.zeros((n_rows, 1)), np.arange(n_rows) % n_classes)
 
-    usual = table(FEW_ROWS, 2)
+    usual = table(FEW_ROWS + 1, 2)
     return [
         usual,
-        table(FEW_ROWS - 1, 2),
-        table(MANY_ROWS, 2),
-        table(FEW_ROWS, MANY_CLASSES + 1),
+        table(FEW_ROWS, 2),
+        table(MANY_ROWS + 1, 2),
+        table(FEW_ROWS + 1, MANY_CLASSES + 1),
         replace(usual, scale="global", split="first"),
         *(replace(usual, name=name) for name in _COMMUNICATION_TABLE),
     ]
@@ -233,10 +235,10 @@ def _start(method: str, profile: str, dataset: Dataset) -> dict[str, Any]:
 def _steps(dataset: Dataset) -> dict[str, Any]:
     """Return the steps of a training that ends by itself, and its most epochs."""
     n_rows = dataset.X.n_rows
-    if n_rows >= MANY_ROWS and len(dataset.label_names) <= 2:
+    if n_rows > MANY_ROWS and len(dataset.label_names) <= 2:
         return {"batch_size": 512, "learning_rate": 0.02, "train_epochs": 15}
     steps = {"batch_size": 256, "learning_rate": 0.01, "train_epochs": 21}
-    return steps | ({"bits": 8} if n_rows < FEW_ROWS else {})
+    return steps | ({"bits": 8} if n_rows <= FEW_ROWS else {})
 
 
 def _behind_noise(given: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:

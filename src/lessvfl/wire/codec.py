@@ -258,9 +258,7 @@ def _write_prepare(m: control.Prepare) -> Parts:
 
 def _read_prepare(f: Fields, arrays: ArrayList) -> control.Prepare:
     rows, *blocks = arrays
-    n_rows = f.n_train + f.n_test
-    dtype = NAMES[rows.dtype] if rows.dtype.kind == "u" else "int32"
-    _expect(rows, dtype, coding.n_bytes(n_rows, 1) if dtype == "uint8" else n_rows)
+    _expect(rows, "uint8", coding.n_bytes(f.n_train + f.n_test, 1))
     if len(blocks) > 1:
         raise ValueError(f"{len(blocks)} arrays of blocks")
     own = None

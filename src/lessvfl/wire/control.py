@@ -9,12 +9,11 @@ Welcome     down      run, seeds, method, settings,   how the run goes, who take
 Align       both      bytes of the alignment          see docs/alignment.md
 Prepare     down      the seed of the next run, which which common rows are for testing;
                       rows it tests with: a bit for   which training rows are of one
-                      each common row, or places of   person or the like, not of whom
-                      rows in another order; where
-                      rows belong together, the
-                      number of what each training
-                      row belongs to; where the       the share of the rarer of two
-                      server's config says so, share  classes
+                      each common row; where rows     person or the like, not of whom
+                      belong together, the number
+                      of what each training row
+                      belongs to; where the server's  the share of the rarer of two
+                      config says so, share           classes
 Save        down      a mark: stage and step          nothing
 Restore     down      a mark, or none: from the start nothing
 Open        down      run, seeds, session, digest of   that a model is used, and when
@@ -100,16 +99,16 @@ class Align:
 class Prepare:
     """A run begins: its seed, and which common rows are for training and testing.
 
-    Of rows in the common order `rows` has a bit each: whether it is for testing. In
-    another order they are places: those of training rows, then those of test rows.
-    `blocks` number what training rows belong to, where rows belong together. `share` is
-    that of the rarer of two classes, where the server's config tells it.
+    `rows` has a bit for each row in the common order: whether it is for testing. So
+    no order in which rows were drawn is told. `blocks` number what training rows belong
+    to, where rows belong together. `share` is that of the rarer of two classes, where
+    the server's config tells it.
     """
 
     seed: Natural
     n_train: Natural
     n_test: Natural
-    rows: NDArray[Any]  # uint8, or places: uint16, of many rows int32
+    rows: NDArray[np.uint8]  # bits, eight in each
     blocks: NDArray[np.int32] | None = None  # (n_train,)
     share: RareShare | None = None
 
@@ -119,20 +118,15 @@ class Prepare:
         seed: int,
         train: NDArray[np.int64],
         test: NDArray[np.int64],
-        in_order: bool,
         blocks: NDArray[np.int64] | None = None,
         share: float | None = None,
     ) -> Prepare:
-        """Name rows, each of the common ones once; `in_order`: both as they stand."""
-        n_train, n_test = len(train), len(test)
+        """Name rows, each of the common ones once."""
+        is_test = np.zeros(len(train) + len(test), dtype=np.bool_)
+        is_test[test] = True
         own = None if blocks is None else blocks.astype(np.int32)
-        if in_order:
-            is_test = np.zeros(n_train + n_test, dtype=np.bool_)
-            is_test[test] = True
-            return cls(seed, n_train, n_test, np.packbits(is_test), own, share)
-        places = np.uint16 if n_train + n_test <= AT_ONCE else np.int32
-        both = np.concatenate([train, test]).astype(places)
-        return cls(seed, n_train, n_test, both, own, share)
+        bits = np.packbits(is_test)
+        return cls(seed, len(train), len(test), bits, own, share)
 
     @property
     def n_rows(self) -> int:
@@ -140,9 +134,8 @@ class Prepare:
         return self.n_train + self.n_test
 
     def digest(self) -> str:
-        """Return a digest of these rows in this order."""
-        counts = f"{self.n_train} {self.n_test} {self.rows.dtype} "
-        digest = hashlib.sha256(counts.encode())
+        """Return a digest of these rows."""
+        digest = hashlib.sha256(f"{self.n_train} {self.n_test} ".encode())
         digest.update(self.rows.data)
         if self.blocks is not None:
             digest.update(np.ascontiguousarray(self.blocks).data)
@@ -150,15 +143,10 @@ class Prepare:
 
     def places(self, of: Literal["train", "test"]) -> Iterator[NDArray[np.int64]]:
         """Yield the places of training or test rows, many at a time."""
-        if self.rows.dtype == np.uint8:
-            for start in range(0, self.n_rows, AT_ONCE):
-                some = self.rows[start // 8 : (start + AT_ONCE) // 8]
-                is_test = np.unpackbits(some, count=min(AT_ONCE, self.n_rows - start))
-                yield start + np.flatnonzero(is_test == (of == "test"))
-            return
-        own = self.rows[: self.n_train] if of == "train" else self.rows[self.n_train :]
-        for start in range(0, len(own), AT_ONCE):
-            yield own[start : start + AT_ONCE].astype(np.int64)
+        for start in range(0, self.n_rows, AT_ONCE):
+            some = self.rows[start // 8 : (start + AT_ONCE) // 8]
+            is_test = np.unpackbits(some, count=min(AT_ONCE, self.n_rows - start))
+            yield start + np.flatnonzero(is_test == (of == "test"))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from lessvfl_bench.peers import pooled
 from lessvfl_bench.peers.pooled import REFERENCES, Classes, Mask
 from lessvfl_bench.store import Records
 from lessvfl_bench.study import (
+    BY_CLASS,
     PUBLIC,
     NameList,
     NoiseShare,
@@ -47,6 +48,7 @@ COMMON_C = 0.1  # of the logistic regression that judges every selection
 LAMBDA_FREE = "less-vfl-auto"  # our method that selects without a lambda: the default
 # Our own methods: name -> method, profile. All of them see the data as `default` has
 # them, so that every row of a table is about the same problem.
+ROWS = DataConfig(**BY_CLASS)  # for every method alike
 OURS = {
     LAMBDA_FREE: (LAMBDA_FREE, "default"),
     "less-vfl-official-code": ("less-vfl", "official-code"),
@@ -202,7 +204,7 @@ class _PeerBench:
         """Return the problem that every method gets for a seed."""
         if seed not in self._problems:
             self._problems[seed] = data.prepare(
-                self.dataset, DataConfig(), spurious=self.spurious, seed=seed
+                self.dataset, ROWS, spurious=self.spurious, seed=seed
             )
         return self._problems[seed]
 
@@ -216,7 +218,7 @@ class _PeerBench:
     def _ours(self, method: str, seeds: Sequence[int]) -> Iterator[PeerLine]:
         """Run one of our methods, all seeds as one batch."""
         name, profile = OURS[method]
-        same_data = dataclasses.asdict(DataConfig())
+        same_data = dataclasses.asdict(ROWS)
         chosen = profiles.resolve(name, profile, self.dataset, same_data)
         job = Job(self.dataset, chosen, spurious=self.spurious, device=self.device.type)
         for one in simulate.simulate(job, seeds):

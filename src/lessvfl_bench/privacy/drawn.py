@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lessvfl.data import Places
 from lessvfl.data.split import draw_counts
 from lessvfl.terms import stream_seed
-
-Places = NDArray[np.int64]
 
 DOUBT = 1e-6  # how likely a row was drawn otherwise than the attacker thinks
 
@@ -90,9 +89,7 @@ def from_lists(told: Sequence[ToldRows], counts: Sequence[int]) -> Places:
     return likeliest(seen, expected)
 
 
-def from_folds(
-    told: Sequence[ToldRows], counts: Sequence[int], n_folds: int
-) -> Places:
+def from_folds(told: Sequence[ToldRows], counts: Sequence[int], n_folds: int) -> Places:
     """Return the likeliest labels by which fold each row is in."""
     fold_of = np.zeros(told[0].n_rows, dtype=np.int64)
     for rows in told:
@@ -134,9 +131,7 @@ def likeliest(seen: Places, expected: Sequence[Places]) -> Places:
     behind[tuple(len(own) for own in expected[:-1])] = 1
     found = np.empty(n, dtype=np.int64)
     for i in reversed(range(n)):
-        ways = [
-            chances[i, c] * _moved(behind, c, by=-1) for c in range(n_classes)
-        ]
+        ways = [chances[i, c] * _moved(behind, c, by=-1) for c in range(n_classes)]
         found[i] = int(np.argmax([(ahead[i] * way).sum() for way in ways]))
         behind = np.sum(ways, axis=0)
         behind /= behind.sum()

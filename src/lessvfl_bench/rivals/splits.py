@@ -31,6 +31,7 @@ from lessvfl import data
 from lessvfl.data import DataConfig, Dataset
 from lessvfl.errors import ConfigError
 from lessvfl.terms import stream_seed
+from lessvfl_bench.study import BY_CLASS
 
 N_TRIED = 17  # splits on the way from together to apart
 Owners = NDArray[np.int64]  # (d,), the party of every column
@@ -190,7 +191,7 @@ def _pooled(dataset: Dataset) -> tuple[list[str], NDArray[Any], NDArray[Any]]:
 
     A column of several encoded ones has the one that varies most.
     """
-    problem = data.prepare(dataset, DataConfig(), parties=1)
+    problem = data.prepare(dataset, DataConfig(**BY_CLASS), parties=1)
     (table,) = problem.parties
     varies = table.X_train.std(axis=0)
     chosen = [

@@ -22,6 +22,7 @@ from lessvfl_bench.peers.pooled import Mask
 from lessvfl_bench.shapes import held_out, made, models
 from lessvfl_bench.shapes.made import KnownTable
 from lessvfl_bench.study import (
+    BY_CLASS,
     NameList,
     NumberList,
     Repeated,
@@ -190,7 +191,7 @@ def run(
     """Return scores, if wanted, and support where there is one, of one method."""
     dataset, is_rare = shape.dataset, shape.is_rare
     given = {} if method == PUBLISHED else given
-    given = {**BY_SHARES, **given} if is_rare else given
+    given = {**BY_CLASS, **(BY_SHARES if is_rare else {}), **given}
     own = PUBLISHED if method == PUBLISHED else OURS
     settings = profiles.resolve(own, "default", dataset, given)
     job = simulate.Job(dataset, settings, shape.sizes)
@@ -209,7 +210,7 @@ def run(
     if method == "VFL":
         ours = settings.flat()
         keys = ("embedding_size", "batch_size", "learning_rate", "train_epochs")
-        same = {key: ours[key] for key in (*keys, "schedule", "threshold")}
+        same = {key: ours[key] for key in (*keys, "schedule", "threshold", "split")}
         plain = profiles.resolve("plain", "default", dataset, same)
         (done,) = simulate.simulate(dataclasses.replace(job, settings=plain), [seed])
         return {"score": final(done.numbers)}
@@ -246,7 +247,7 @@ def plain_score(shape: KnownTable, kept: Mask, seed: int) -> float | None:
         return None
     names = [name for name, stays in zip(dataset.X.names, kept, strict=True) if stays]
     own = dataclasses.replace(dataset, X=dataset.X.select(names), significant=None)
-    given = BY_SHARES if shape.is_rare else {}
+    given = {**BY_CLASS, **(BY_SHARES if shape.is_rare else {})}
     settings = profiles.resolve("plain", "default", own, given)
     (done,) = simulate.simulate(simulate.Job(own, settings, sizes), [seed])
     return final(done.numbers)

@@ -20,7 +20,7 @@ from lessvfl.run import profiles, simulate
 from lessvfl_bench.peers import pooled
 from lessvfl_bench.shapes import made
 from lessvfl_bench.shapes.run import kept_of
-from lessvfl_bench.study import NameList, NumberList, Study, option
+from lessvfl_bench.study import BY_CLASS, NameList, NumberList, Study, option
 
 N_PARTIES = 4
 SHAPES = (
@@ -106,7 +106,7 @@ class Support(Study):
         dataset, sizes = make(shape, seed, self.rows)
         assert dataset.significant is not None
         own = method if method in OURS else OURS[0]
-        settings = profiles.resolve(own, "default", dataset)
+        settings = profiles.resolve(own, "default", dataset, BY_CLASS)
         job = simulate.Job(dataset, settings, sizes, curve=False)
         if method == own:
             (run,) = simulate.simulate(job, [seed])

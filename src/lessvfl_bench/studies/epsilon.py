@@ -22,6 +22,7 @@ from lessvfl_bench.shapes import held_out
 from lessvfl_bench.shapes.made import SHAPES, KnownTable
 from lessvfl_bench.shapes.run import BY_SHARES, OURS, final, kept_of, recovery, said
 from lessvfl_bench.study import (
+    BY_CLASS,
     NameList,
     NumberList,
     Repeated,
@@ -150,7 +151,7 @@ def protected(
 ) -> Settings:
     """Return the settings of a run that spends an epsilon with a defence."""
     n_parties = len(dataset.parties) if dataset.parties else dataset.n_parties
-    on = ON.get(defence, {"label_epsilon": float(epsilon)})
+    on = {**BY_CLASS, **ON.get(defence, {"label_epsilon": float(epsilon)})}
     own = profiles.resolve(OURS, "default", dataset, {**on, **given})
     if defence == EMBEDDINGS:
         name = "embedding_noise"

@@ -21,6 +21,7 @@ from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
 from lessvfl.terms import MEASURES
 from lessvfl_bench.study import (
+    BY_CLASS,
     DATA,
     NameList,
     NumberList,
@@ -85,7 +86,7 @@ class HowMany(Study):
         dataset = first_rows(whole, size if self.what == "rows" else None, seed)
         if self.what == "rows" and size > len(dataset.y):
             return {}
-        settings = profiles.resolve(methods.DEFAULT, "default", dataset)
+        settings = profiles.resolve(methods.DEFAULT, "default", dataset, BY_CLASS)
         parties = size if self.what == "parties" else None
         job = simulate.Job(dataset, settings, parties, spurious=0.5)
         (run,) = simulate.simulate(job, [seed])
@@ -143,7 +144,7 @@ class Missed(Study):
         """Return by party what one seed loses without it, as it says and as it is."""
         name, seed = case
         dataset = data.load(name, data_dir=self.data_dir)
-        settings = profiles.resolve(methods.DEFAULT, "default", dataset)
+        settings = profiles.resolve(methods.DEFAULT, "default", dataset, BY_CLASS)
         (run,) = simulate.simulate(simulate.Job(dataset, settings), [seed])
         score = MEASURES[dataset.task][0]
         final = run.numbers[score]["final"]

@@ -24,7 +24,7 @@ from lessvfl.run import experiment, profiles, simulate
 from lessvfl_bench.equal.cells import PARTIES
 from lessvfl_bench.shapes import held_out, models
 from lessvfl_bench.shapes.run import BY_SHARES
-from lessvfl_bench.study import NameList, NumberList, Study, mean, option
+from lessvfl_bench.study import BY_CLASS, NameList, NumberList, Study, mean, option
 
 DATA = (
     *("credit", "phishing", "rosmap", "pcmac", "arcene"),
@@ -86,7 +86,7 @@ class JointModel(Study):
         else:
             dataset, is_rare = data.load(place, data_dir=self.data_dir), False
             parties = PARTIES.get(place)
-        given = {"split_seed": seed, **(BY_SHARES if is_rare else {})}
+        given = {"split_seed": seed, **BY_CLASS, **(BY_SHARES if is_rare else {})}
         own = profiles.resolve(self.method, "default", dataset, given)
         seeds = [seed + FAR * member for member in range(self.ensemble)]
         job = simulate.Job(dataset, own, parties)

@@ -14,7 +14,7 @@ from lessvfl import data
 from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
 from lessvfl.run.hidden import LocalParties
-from lessvfl_bench.study import NameList, NumberList, Study, option
+from lessvfl_bench.study import BY_CLASS, NameList, NumberList, Study, option
 
 HEADS = (
     *("data set", "parties", "trees", "leaves", "bytes a row", "in the clear"),
@@ -47,7 +47,7 @@ class Paths(Study):
         """Return a row of the table."""
         name, n_parties, trees, leaves = case
         dataset = data.load(name)
-        given = {"trees": trees, "leaves": leaves, "select_trees": 0}
+        given = {"trees": trees, "leaves": leaves, "select_trees": 0, **BY_CLASS}
         own = profiles.resolve("vertical-boost", "default", dataset, given)
         job = simulate.Job(dataset, own, parties=n_parties)
         (run,) = simulate.simulate(job, [0])

@@ -29,7 +29,15 @@ from lessvfl.methods.trees import GrowthConfig
 from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
 from lessvfl_bench.equal.cells import PARTIES
-from lessvfl_bench.study import NameList, NumberList, Study, mean, number, option
+from lessvfl_bench.study import (
+    BY_CLASS,
+    NameList,
+    NumberList,
+    Study,
+    mean,
+    number,
+    option,
+)
 
 DATA = (
     *("phishing", "credit", "sylva_train", "gina_reconstruction", "activity_time265"),
@@ -72,7 +80,7 @@ class TreeComparison(Study):
         for order in ORDERS:
             given = {"trees": self.trees, "select_trees": 0, "order": order}
             given |= {"leaves": N_LEAVES, "bins": N_BINS, "least_rows": LEAST_ROWS}
-            given |= {"shrinkage": RATE, "tree_depth": DEEPEST}
+            given |= {"shrinkage": RATE, "tree_depth": DEEPEST, **BY_CLASS}
             own = profiles.resolve("vertical-boost", "default", dataset, given)
             job = simulate.Job(dataset, own, PARTIES.get(name))
             (run,) = simulate.simulate(job, [seed])

@@ -13,7 +13,7 @@ from lessvfl import data
 from lessvfl.report.parts import markdown_table
 from lessvfl.report.verdicts import NEEDED, NOT_NEEDED, UNDECIDED, verdicts
 from lessvfl.run import experiment, profiles, simulate
-from lessvfl_bench.study import NumberList, Study, option
+from lessvfl_bench.study import BY_CLASS, NumberList, Study, option
 
 EFFECTS = (1.0, 0.5, 0.25, 0.12)
 N_EACH, TIMES = 20, 10
@@ -25,7 +25,7 @@ def lists(
 ) -> dict[str, str]:
     """Return the verdict on every column."""
     dataset = data.from_arrays(X, y)
-    settings = profiles.resolve("less-vfl-auto", "default", dataset)
+    settings = profiles.resolve("less-vfl-auto", "default", dataset, BY_CLASS)
     record, _ = experiment.run(simulate.Job(dataset, settings, parties=2), [seed])
     return {one.feature: one.verdict for one in verdicts(record)}
 
