@@ -29,6 +29,8 @@ from lessvfl.errors import ConfigError
 
 MOST_NAMES = 8  # that are listed beside the nearest one
 MOST_SHOWN = 300  # characters of a value that is not allowed
+MOST_WHOLE = 2**63 - 1  # a whole number
+MOST_PARTIES = 1000  # of a run
 EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # a text to YAML 1.1
 
 KnownName = TypeVar("KnownName", bound=str)
@@ -69,13 +71,11 @@ def a_float(
     )
 
 
-def an_int(low: int = 0, high: int | None = None) -> Kind:
+def an_int(low: int = 0, high: int = MOST_WHOLE) -> Kind:
     """Allow a whole number from `low` on, up to `high` where there is one."""
-    allowed = f">= {low}" if high is None else f"from {low} to {high}"
+    allowed = f">= {low}" if high == MOST_WHOLE else f"from {low} to {high}"
     return Kind(
-        f"a whole number {allowed}",
-        lambda v: _is_int(v) and v >= low and (high is None or v <= high),
-        int,
+        f"a whole number {allowed}", lambda v: _is_int(v) and low <= v <= high, int
     )
 
 
@@ -109,7 +109,7 @@ def widths() -> Kind:
 
     def accepts(value: Any) -> bool:
         many = value if isinstance(value, tuple | list) else (value,)
-        return len(many) > 0 and all(_is_int(v) and v >= 1 for v in many)
+        return len(many) > 0 and all(map(an_int(1).accepts, many))
 
     def read(text: str) -> int | tuple[int, ...]:
         parts = tuple(int(part) for part in text.split(","))
@@ -203,6 +203,17 @@ AboveZero = Annotated[
     float, Meta(gt=0, le=sys.float_info.max, description="a float in (0, inf)")
 ]
 Share = Annotated[float, Meta(ge=0, le=1, description="a float in [0, 1]")]
+PartyName = Annotated[
+    str, Meta(min_length=1, max_length=64, description="a name of 1 to 64 letters")
+]
+PartyNames = Annotated[
+    tuple[PartyName, ...],
+    Meta(min_length=1, max_length=MOST_PARTIES),
+    Kind(
+        f"a list of 1 to {MOST_PARTIES} different names, each of 1 to 64 letters",
+        lambda names: len(set(names)) == len(names),
+    ),
+]
 UNIONS = (typing.Union, types.UnionType)
 _WORDS = {
     int: "a whole number",

@@ -20,9 +20,9 @@ import pandas as pd
 import pytest
 import torch
 
-from lessvfl import data
+from lessvfl import data, methods, settings
 from lessvfl.core import ending, plans
-from lessvfl.core.network import MLP
+from lessvfl.core.network import MLP, NetConfig
 from lessvfl.core.plans import SECRET, TrainPlan, sample_rows, stream
 from lessvfl.errors import (
     ConfigError,
@@ -36,7 +36,7 @@ from lessvfl.remote.align import messages as wire
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.party import PartyProcess, Serving
-from lessvfl.remote.policy import Policy
+from lessvfl.remote.policy import LEAST, LIMITS, REFUSED, Policy, PolicyChecker
 from lessvfl.remote.seed import SeedRun
 from lessvfl.remote.session import Aligned
 from lessvfl.remote.spent import _Seed
@@ -223,6 +223,9 @@ def test_a_party_brings_its_own_network(tmp_path):
         ({"hidden": 40_000}, "'hidden' up to 512"),
         ({"hidden": [64, 40_000]}, "'hidden' up to 512"),
         ({"depth": 500}, "'depth' up to 6"),
+        ({"depth": 10**9}, "'depth' up to 6"),  # at once: its widths are not listed
+        ({"hidden": [64] * 6}, "'depth' up to 6"),
+        ({"weight_decay": 1e9}, "'weight_decay' up to 10"),
         ({"train_epochs": 10**6}, "'train_epochs' up to 40"),
         ({"shadows": 10**7}, "'shadows' up to 1000"),
         (
@@ -242,6 +245,51 @@ def test_a_party_brings_its_own_network(tmp_path):
 def test_settings_have_bounds(tmp_path, values, sentence):
     with refused("policy of party 'clinic' allows", sentence, "Got"):
         Server(a_party(tmp_path), **values).welcome()
+
+
+UNBOUNDED = {  # settings whose largest value a party can bear, and why
+    "components_per_column": "it can but lower 'embedding_size'",
+    "batch_size": "a batch has all rows at most",
+    "pretrain_batch_size": "a batch has all rows at most",
+    "gate_batch_size": "a batch has all rows at most",
+    "search_rows": "a sample has all rows at most",
+    "second_look": "'train_epochs' bounds it",
+    "plateau_patience": "'party_epochs' bounds it",
+    "most": "a party has no more features",
+    "keep": "a party has no more features",
+    "least_rows": "a tree stays smaller",
+    "l2": "a leaf says less",
+    **dict.fromkeys(("fusion_depth", "fusion_hidden"), "the network is the server's"),
+    **dict.fromkeys(
+        ("lam_server", "server_epochs", "server_step_size"), "the stage is the server's"
+    ),
+    **dict.fromkeys(("server_rows", "server_errors"), "the stage is the server's"),
+    **dict.fromkeys(("patience", "tolerance", "eta"), "the server alone reads it"),
+}
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_every_number_that_a_server_sets_has_a_bound_or_a_reason(method):
+    """Depths of 10**9 took all of a party's memory before a bound was looked at."""
+    fields = settings.fields_of([NetConfig, methods.get(method).config])
+    for name, field in fields.items():
+        accepts = settings.kind_of(field).accepts
+        assert not accepts(10**400)
+        if name in profiles.OWN or not accepts(10**12):
+            continue
+        others = dict.fromkeys({**LIMITS, **LEAST, **REFUSED}.keys() - {name})
+        policy = Policy(methods=(method,), components_per_column=1e12, limits=others)
+        values = asked(method, **{name: 10**12})
+        welcome = Welcome("r", (0,), method, values, ("clinic",), "psi")
+        sentence = ""
+        try:
+            PolicyChecker("clinic", policy).settings(welcome, D)
+        except PolicyError as error:
+            sentence = str(error)
+        if name in UNBOUNDED:
+            assert not sentence
+        else:
+            assert f"(policy.limits.{name}). Got 1e+12." in sentence, name
 
 
 def test_a_method_must_be_allowed(tmp_path):

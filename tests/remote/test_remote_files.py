@@ -27,7 +27,7 @@ from lessvfl.remote.server import ServerProcess
 from lessvfl.remote.tables import LabelTable
 from lessvfl.run import profiles, simulate
 from lessvfl.run.numbers import consensus
-from lessvfl.run.record import RunRecord
+from lessvfl.run.record import RunRecord, write_atomically
 from lessvfl.status import Status, terminal, words
 from lessvfl.wire.flight import Address
 
@@ -48,8 +48,14 @@ def test_paths_are_relative_to_the_file(tmp_path):
         ("- a\n- b\n", "must hold names and values. Got list"),
         ("a: [1\n", "must be YAML"),
         ("lable: y\n", "Unknown setting 'lable'.*Did you mean 'label'"),
-        ("parties: []\n", "'parties' setting must be a list of different names"),
-        ("parties: [a, a]\n", "'parties' setting must be a list of different names"),
+        (
+            "parties: []\n",
+            "'parties' setting must be a list of 1 to 1000 different names",
+        ),
+        (
+            "parties: [a, a]\n",
+            "'parties' setting must be a list of 1 to 1000 different names",
+        ),
         ("align: maybe\n", "'align' setting must be"),
         ("save_every: 0\n", "'save_every' setting must be a whole number >= 1"),
         ("settings: 3\n", "'settings' setting must be names and values"),
@@ -146,7 +152,7 @@ def test_a_state_comes_back_as_it_was(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"torn", b"\x10" * 100])
 def test_a_torn_state_is_named(tmp_path, content):
     path = tmp_path / "state.safetensors"
-    path.write_bytes(content)
+    write_atomically(path, content, mode=0o600)
     with pytest.raises(RecordError, match=r"state\.safetensors"):
         read_state(path)
     assert path.read_bytes() == content  # left as it is

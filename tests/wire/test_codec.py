@@ -293,7 +293,10 @@ def test_fields_that_do_not_fit_are_refused(message, change):
     ("change", "sentence"),
     [
         (with_field("threads", -3), "'threads' of Hello must be a whole number >= 0. "),
-        (with_field("party", 7), "'party' of Hello must be a text .* Got 7 instead."),
+        (
+            with_field("party", 7),
+            "'party' of Hello must be a name of 1 to 64 letters. Got 7 instead.",
+        ),
         (without_field("device"), r"'fields' of Hello must be party, .* Got \['party'"),
         (with_field("party", "\n" * 5000), r"Got '\\n\\n.{,300}\.\.\. instead\.$"),
     ],
@@ -302,6 +305,17 @@ def test_a_field_that_does_not_fit_is_named_and_shown_in_short(change, sentence)
     with pytest.raises(ProtocolError, match=sentence) as caught:
         codec.decode(forged(Hello("a", 1, "cpu", {}), change))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "parties", [("a", *(f"p{i}" for i in range(1000))), ("a", "b" * 65), ("a", ""), ()]
+)
+def test_parties_are_few_and_have_short_names(parties):
+    """A server had a party agree to 30,000 names."""
+    must = "must be a list of 1 to 1000 different names, each of 1 to 64 letters"
+    message = encode(WireFrame(dataclasses.replace(WELCOME, parties=parties), 1))
+    with pytest.raises(ProtocolError, match=must):
+        codec.decode(message)
 
 
 def test_fields_that_nest_without_end_are_refused():

@@ -19,7 +19,15 @@ from lessvfl.data import TASKS, marks_by_column, read_yaml
 from lessvfl.errors import ConfigError
 from lessvfl.remote.align.messages import Mode
 from lessvfl.remote.policy import LabelPolicy, Policy
-from lessvfl.settings import AboveZero, Finite, Kind, Positive, Schema
+from lessvfl.settings import (
+    AboveZero,
+    Finite,
+    Kind,
+    PartyName,
+    PartyNames,
+    Positive,
+    Schema,
+)
 from lessvfl.terms import Evaluation
 
 MOST_LETTERS = 300  # of a reason
@@ -126,7 +134,7 @@ class ColumnSettings(Schema):
 class HolderColumns(ColumnSettings):
     """The ``columns`` section of the label holder's file, a party in its process."""
 
-    name: Name = "label-holder"  # of that party
+    name: PartyName = "label-holder"  # of that party
     data: str | None = None  # its table; none: that of the labels
 
 
@@ -135,7 +143,7 @@ class ServerConfig(Common):
     """What the label holder's file says."""
 
     listen: str = "127.0.0.1:8815"
-    parties: DistinctNames = ("party0",)
+    parties: PartyNames = ("party0",)
     columns: HolderColumns | None = None  # its own; none: it has labels alone
     label: str | None = None  # the column of labels
     sample_weight: str | None = None  # the column of row weights; none: all alike
@@ -180,7 +188,7 @@ class PartyConfig(Common, ColumnSettings):
 
     server: str = "127.0.0.1:8815"
     server_name: str = "localhost"  # the name in its certificate
-    name: str | None = None  # who this is, where no certificate says it
+    name: PartyName | None = None  # who this is, where no certificate says it
     reveal: Literal["nothing", "counts", "features"] = "nothing"  # of its selection
     align: Mode = "none"  # how it lets rows be aligned
     policy: Policy = field(default_factory=Policy)  # what it lets a server ask of it

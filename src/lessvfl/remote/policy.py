@@ -49,12 +49,32 @@ LIMITS: Mapping[str, Any] = {
     "refit_epochs": 100,
     "shadows": 1000,
     "copies": 1000,
+    "trees": 1000,
+    "select_trees": 1000,
+    "particle_trees": 1000,
+    "particles": 1000,
+    "swarm_rounds": 1000,
+    "most_rounds": 1000,
+    "search_steps": 10_000,
+    "leaves": 10_000,
+    "tree_depth": 30,
+    "select_depth": 30,
     "bins": 100,
     "bits": 8,
     "learning_rate": 0.05,
     "pretrain_rate": 0.05,
+    "party_step_size": 0.05,
     "gate_rate": 0.05,
     "search_step_size": 1.0,
+    "weight_decay": 10.0,
+    "sigma": 10.0,
+    "adaptive": 10.0,
+    "lam": 1000.0,
+    "lam_own": 1000.0,
+    "lam_party": 1000.0,
+    "lam_scale": 1000.0,
+    "beta": 1e6,
+    "zeta": 1e6,
 }
 
 # The least, and texts that are refused: below, or with these, a server sees a network
@@ -207,7 +227,8 @@ def _found(asked: Settings, name: str) -> float | None:
     if name in REFUSED:
         return None
     if name == "depth":
-        return len(asked.net.party_widths(1)) - 1
+        hidden = asked.net.hidden
+        return asked.net.depth if isinstance(hidden, int) else len(hidden) + 1
     value = _value(asked, name)
     many = value if isinstance(value, list | tuple) else (value,)
     return max((float(one) for one in many if one is not None), default=None)

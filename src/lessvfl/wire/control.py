@@ -51,7 +51,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from lessvfl.errors import LessVFLError
-from lessvfl.settings import Natural
+from lessvfl.settings import Natural, PartyName, PartyNames
 from lessvfl.wire.messages import Text
 
 Tag = Annotated[
@@ -70,7 +70,7 @@ AT_ONCE = 1 << 16  # rows whose places are in memory together; a multiple of 8
 class Hello:
     """A party joins."""
 
-    party: Text
+    party: PartyName
     threads: Natural
     device: Text
     versions: Mapping[Text, Text]
@@ -84,7 +84,7 @@ class Welcome:
     seeds: tuple[int, ...]  # one run each, in this order
     method: Text
     settings: Mapping[str, Any]
-    parties: tuple[Text, ...]
+    parties: PartyNames
     align: Text  # how common rows are found
 
 
