@@ -10,6 +10,7 @@ from tests.remote.test_remote import ANYTHING, a_status
 
 from lessvfl import data
 from lessvfl.data import DataConfig, split_rows
+from lessvfl.errors import ConfigError, DataError
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.server import ServerProcess
@@ -122,3 +123,95 @@ def test_the_attacks_read_a_draw_by_class_from_a_public_seed(
         ToldRows(seed, *split_rows(dataset, config, seed, in_order)) for seed in seeds
     ]
     assert share_read(told, dataset.y, folds) >= least
+
+
+# ------------------------------------------------------------------ a draw by class
+
+
+STRATIFIED = {"split": "stratified"}
+
+
+def server_of(tmp_path, dataset, method="less-vfl-auto", **more) -> ServerProcess:
+    config = ServerConfig(parties=("clinic",), method=method, out=str(tmp_path), **more)
+    hub = FlightHub("127.0.0.1:0", ("clinic",), None)
+    try:
+        return ServerProcess(config, LabelTable(dataset), hub, a_status())
+    finally:
+        hub.close()
+
+
+def test_a_draw_by_class_is_the_label_holders_secret(tmp_path, caplog):
+    dataset, seeds = cancer(), (0, 1)
+    public = [
+        split_rows(dataset, DataConfig(**STRATIFIED), seed, in_order=True)[1].tolist()
+        for seed in seeds
+    ]
+    with caplog.at_level("WARNING", logger="lessvfl.remote.server"):
+        one, other = (
+            told_rows(tmp_path / n, dataset, "less-vfl-auto", seeds, 1, STRATIFIED)
+            for n in ("one", "other")
+        )
+    assert sum("drawn class by class" in line for line in caplog.messages) == 2
+    drawn = [rows.test.tolist() for rows in (*one, *other)]
+    for place, test in enumerate(drawn):
+        assert test not in (*public, *drawn[:place])
+        assert test == sorted(test)
+        assert abs(dataset.y[test].mean() - dataset.y.mean()) < 0.01
+    majority = max(dataset.y.mean(), 1 - dataset.y.mean())
+    assert share_read(one, dataset.y) <= majority + 2 * 0.0203
+
+
+def test_a_server_that_restarts_draws_by_class_as_before(tmp_path):
+    config = {"settings": STRATIFIED, "seeds": (0, 3)}
+
+    def drawn() -> list[list[int]]:
+        process = server_of(tmp_path, cancer(), **config)
+        try:
+            rows = [
+                process.table.split(process.settings, s, process.home.seed)
+                for s in (0, 3)
+            ]
+        finally:
+            process.close()
+        return [test.tolist() for _, test in rows]
+
+    first = drawn()
+    assert first == drawn()
+    assert first[0] != first[1]
+
+
+def test_nothing_is_said_of_a_draw_without_labels(tmp_path, caplog):
+    with caplog.at_level("INFO", logger="lessvfl.remote.server"):
+        server_of(tmp_path, cancer()).close()
+    assert not any("class" in line for line in caplog.messages)
+
+
+def test_under_sharing_no_draw_by_class(tmp_path):
+    own = {"method": "gini-filter", "settings": {"secret": "sharing", **STRATIFIED}}
+    with pytest.raises(ConfigError, match=r"Under sharing.*must be random.*Got 'strat"):
+        server_of(tmp_path, cancer(), **own)
+    own["settings"] = {"secret": "none", **STRATIFIED}
+    server_of(tmp_path / "open", cancer(), **own).close()
+    own["settings"] = {"secret": "sharing", "label_epsilon": 1.0, **STRATIFIED}
+    server_of(tmp_path / "randomised", cancer(), **own).close()
+
+
+def test_rows_without_a_class_are_refused_before_any_are_told(tmp_path):
+    """Also where only a later seed of the run draws them so."""
+    y = np.r_[np.zeros(94, dtype=int), np.ones(6, dtype=int)]
+    dataset, config = data.from_arrays(np.zeros((100, 1)), y), DataConfig()
+
+    def is_whole(seed: int) -> bool:
+        try:
+            split_rows(dataset, config, seed)
+        except DataError:
+            return False
+        return True
+
+    good = next(seed for seed in range(100) if is_whole(seed))
+    bad = next(seed for seed in range(100) if not is_whole(seed))
+    with pytest.raises(DataError, match="none of class '1'; name test rows by test_id"):
+        told_rows(tmp_path / "bad", dataset, "less-vfl-auto", (good, bad), 1, {})
+    assert not [*tmp_path.glob("bad/clinic/seed-*")]
+    told = told_rows(tmp_path / "good", dataset, "less-vfl-auto", (good,), 1, {})
+    assert [rows.seed for rows in told] == [good]
