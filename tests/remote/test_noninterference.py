@@ -141,7 +141,7 @@ def test_labels_move_no_byte_before_the_first_gradient(tmp_path, frames, case):
 
 def test_a_draw_by_class_is_heard(tmp_path, frames):
     """The other way round: bytes differ where labels do decide."""
-    own = {"settings": {"split": "stratified"}}
+    own: dict[str, Any] = {"settings": {"split": "stratified"}}
     first, second = (
         run_until_gradients(tmp_path / name, frames, a_table(y), **own)
         for name, y in (("a", CLASSES[2]), ("b", CLASSES[2][ORDER]))

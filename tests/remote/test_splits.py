@@ -128,7 +128,7 @@ def test_the_attacks_read_a_draw_by_class_from_a_public_seed(
 # ------------------------------------------------------------------ a draw by class
 
 
-STRATIFIED = {"split": "stratified"}
+STRATIFIED: dict[str, Any] = {"split": "stratified"}
 
 
 def server_of(tmp_path, dataset, method="less-vfl-auto", **more) -> ServerProcess:
@@ -143,7 +143,9 @@ def server_of(tmp_path, dataset, method="less-vfl-auto", **more) -> ServerProces
 def test_a_draw_by_class_is_the_label_holders_secret(tmp_path, caplog):
     dataset, seeds = cancer(), (0, 1)
     public = [
-        split_rows(dataset, DataConfig(**STRATIFIED), seed, in_order=True)[1].tolist()
+        split_rows(dataset, DataConfig(split="stratified"), seed, in_order=True)[
+            1
+        ].tolist()
         for seed in seeds
     ]
     with caplog.at_level("WARNING", logger="lessvfl.remote.server"):
@@ -162,7 +164,7 @@ def test_a_draw_by_class_is_the_label_holders_secret(tmp_path, caplog):
 
 
 def test_a_server_that_restarts_draws_by_class_as_before(tmp_path):
-    config = {"settings": STRATIFIED, "seeds": (0, 3)}
+    config: dict[str, Any] = {"settings": STRATIFIED, "seeds": (0, 3)}
 
     def drawn() -> list[list[int]]:
         process = server_of(tmp_path, cancer(), **config)
@@ -187,7 +189,8 @@ def test_nothing_is_said_of_a_draw_without_labels(tmp_path, caplog):
 
 
 def test_under_sharing_no_draw_by_class(tmp_path):
-    own = {"method": "gini-filter", "settings": {"secret": "sharing", **STRATIFIED}}
+    own: dict[str, Any] = {"method": "gini-filter"}
+    own["settings"] = {"secret": "sharing", **STRATIFIED}
     with pytest.raises(ConfigError, match=r"Under sharing.*must be random.*Got 'strat"):
         server_of(tmp_path, cancer(), **own)
     own["settings"] = {"secret": "none", **STRATIFIED}
