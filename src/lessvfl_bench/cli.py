@@ -89,6 +89,9 @@ BENCHMARKS = {
     "privacy": Benchmark(
         "privacy.study:Privacy", "What messages tell, beside what is known without."
     ),
+    "splits": Benchmark(
+        "studies.splits:SplitComparison", "Test rows drawn with labels and without."
+    ),
     "epsilon": Benchmark(
         "studies.epsilon:Epsilon", "Selection behind noise that spends an epsilon."
     ),

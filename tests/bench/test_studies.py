@@ -28,6 +28,7 @@ COMMANDS = {
     "missed": r'\{"data": "breast-cancer", "n": 4, "spearman": .+\}',
     "shapes": r"\| u-shapes, 300 rows \| .+ \|",
     "shapes --calibrate 1": r"\| all \| 1 \| .+ \|",
+    "splits": r"\| breast-cancer \| 2 \| .+: [+-].+ ± .+ \|",
     "support": r"\| linear \| .+ \|",
     "trees": r"\| breast-cancer \| 455 x 30 \| .+ \|",
     "verdicts": r"\| 100 \| 0.05 \| .+ \|",
