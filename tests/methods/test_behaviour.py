@@ -1,8 +1,9 @@
 """No method changes what it does without its number, so that tables tell their age.
 
-A stored record of one tiny run of each method, of a frame on the wire and of the
-messages of an alignment. ``python -m tests.methods.test_behaviour`` writes those anew
-whose number was raised; `tests/test_docs.py` compares the numbers with those of tables.
+A stored record of one tiny run of each method, of a frame on the wire, of the messages
+of an alignment and of the rows of a split. ``python -m tests.methods.test_behaviour``
+writes those anew whose number was raised; `tests/test_docs.py` compares the numbers
+with those of tables.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import pytest
 import torch
 
 from lessvfl import data, methods, wire
+from lessvfl.data import split
 from lessvfl.remote import align
 from lessvfl.run import profiles, simulate
-from lessvfl.wire import codec
+from lessvfl.wire import codec, control
 from lessvfl.wire.messages import Block, Descend
 
 FILE = Path(__file__).parent.parent / "records" / "behaviour.json"
 NUMBERS = {name: method.behaviour for name, method in methods.METHODS.items()}
 NUMBERS |= {"wire": wire.BEHAVIOUR, "alignment": align.BEHAVIOUR}
+NUMBERS |= {"split": split.BEHAVIOUR}
 SHORT: dict[str, dict[str, Any]] = {
     "less-vfl": {"party_epochs": 30, "server_epochs": 30},
     "local-lasso": {"party_epochs": 30},
@@ -40,7 +43,7 @@ Record = dict[str, Any]
 def run(method: str) -> Record:
     """Return what one short run of a method kept, scored and sent."""
     dataset = data.load("breast-cancer")
-    given = {"train_epochs": 3, **SHORT.get(method, {})}
+    given = {"train_epochs": 3, "split": "stratified", **SHORT.get(method, {})}
     settings = profiles.resolve(method, "default", dataset, given)
     job = simulate.Job(dataset, settings, parties=3, spurious=0.5)
     with warnings.catch_warnings():
@@ -75,9 +78,17 @@ def alignment() -> Record:
     return {"bytes": sum(map(len, said))}
 
 
+def drawn() -> Record:
+    """Return the test rows of a run that says nothing of them, and their bytes."""
+    dataset = data.load("breast-cancer")
+    train, test = data.split_rows(dataset, data.DataConfig(), seed=0)
+    message = control.Prepare.of(0, train, test)
+    return {"kept": sorted(map(str, test)), "bytes": message.rows.nbytes}
+
+
 def record_of(name: str) -> Record:
     """Return the record that one of `NUMBERS` makes today."""
-    makers = {"wire": frame, "alignment": alignment}
+    makers = {"wire": frame, "alignment": alignment, "split": drawn}
     return makers[name]() if name in makers else run(name)
 
 

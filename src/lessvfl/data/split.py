@@ -12,6 +12,7 @@ from lessvfl.data.frame import DataConfig, Dataset, Places
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.terms import plural, stream_seed
 
+BEHAVIOUR = 2  # 2: rows are drawn without labels; raised by hand, as a method's is
 MANY_ROWS = 1 << 20  # from here on test rows are drawn block by block
 BLOCK = 1 << 16
 CHANGE = "change test_share or split"
