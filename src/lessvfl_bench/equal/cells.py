@@ -24,7 +24,7 @@ from lessvfl.run import profiles, simulate, target
 from lessvfl.run.profiles import Settings
 from lessvfl.run.simulate import Job, Replica
 from lessvfl_bench.paper import plan
-from lessvfl_bench.study import BY_CLASS, alone
+from lessvfl_bench.study import alone
 
 METHODS = ("plain", "group-lasso", "local-lasso", "less-vfl", methods.DEFAULT)
 LASSOS = ("group-lasso", "local-lasso", "less-vfl")  # those with a lambda
@@ -62,8 +62,7 @@ def settings_of(cell: Cell, dataset: Dataset) -> Settings:
     """Return the settings of a cell: the transport's, and the method's own."""
     allowed = methods.get(cell.method).profiles
     profile = "paper" if "paper" in allowed else "default"
-    rows = dataclasses.asdict(DataConfig(**BY_CLASS))
-    given = {**rows, **transport(cell.transport, dataset)}
+    given = {**dataclasses.asdict(DataConfig()), **transport(cell.transport, dataset)}
     if profile == "default" and cell.method != methods.DEFAULT:
         # What a rival trains before it selects is part of its selection.
         given = {k: v for k, v in given.items() if not k.startswith("pretrain_")}

@@ -33,7 +33,7 @@ from lessvfl_bench.rivals import published, splits
 from lessvfl_bench.shapes import held_out, models
 from lessvfl_bench.shapes.made import KnownTable
 from lessvfl_bench.shapes.run import BY_SHARES, kept_of, recovery
-from lessvfl_bench.study import alone
+from lessvfl_bench.study import BY_CLASS, alone
 
 SPURIOUS = cells.SPURIOUS
 SCORES = ("balanced_accuracy", "auc", "r2")
@@ -130,6 +130,7 @@ def settings_of(cell: RivalCell, dataset: Dataset, is_rare: bool = False) -> Set
     """Return a method's settings at the transport of ``less-vfl-auto``."""
     like = cells.Cell(dataset.name, "ours", cell.method, cell.lambdas)
     own = cells.settings_of(like, dataset)
+    own = replace(own, data=replace(own.data, **BY_CLASS))
     if cell.place.is_published:
         return replace(own, data=replace(own.data, columns="random"))
     if not is_rare:
