@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
-import secrets
 import shutil
+import sqlite3
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -46,15 +47,14 @@ from lessvfl.core.privacy import GradientDefence
 from lessvfl.data import Scratch
 from lessvfl.data.randomised import randomise
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError, RecordError
-from lessvfl.mechanisms import Releases
-from lessvfl.remote import price
+from lessvfl.remote import accounts, price
 from lessvfl.remote.config import PartyConfig, read_side
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import LabelPolicy, Policy
 from lessvfl.remote.server import ServerProcess
 from lessvfl.remote.tables import SeedLabels
 from lessvfl.run import profiles, simulate
-from lessvfl.run.accounting import epsilon_of
+from lessvfl.run.accounting import epsilon_spent
 from lessvfl.run.folder import load
 from lessvfl.wire.control import Restore
 from lessvfl.wire.messages import Begin, Block, Descend, Embed
@@ -81,7 +81,8 @@ def server_of(folder, run="server", own=None, **more):
 def known_draws(monkeypatch):
     """Draw labels alike at every run of a test; another folder has other draws."""
     count = itertools.count()
-    monkeypatch.setattr(secrets, "token_hex", lambda n: f"{next(count):0{2 * n}x}")
+    own = SimpleNamespace(token_bytes=lambda n: next(count).to_bytes(n, "big"))
+    monkeypatch.setattr(accounts, "secrets", own)
 
 
 def begun(config, hub, table=None):
@@ -109,7 +110,7 @@ def test_labels_are_randomised_alike_in_all_runs(tmp_path, hub):
     assert (one != labels().dataset.y).mean() == pytest.approx(0.27, abs=0.1)
     assert (told_labels(hub, tmp_path / "here", "second") == one).all()
     assert (told_labels(hub, tmp_path / "there", "first") != one).any()
-    path = tmp_path / "here" / "spent-labels.json"
+    path = tmp_path / "here" / "ledger-labels.sqlite3"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -284,11 +285,19 @@ def test_training_rows_are_not_scored_where_there_are_no_test_rows(tmp_path):
         server.party.handle(Embed("evaluate", "train", bits=bits))
 
 
+def accounts_of(folder, whose="clinic"):
+    """Return the sum of 1 / noise², and epsilon of randomised labels, of ids."""
+    with contextlib.closing(
+        sqlite3.connect(folder / f"ledger-{whose}.sqlite3")
+    ) as file:
+        query = "SELECT DISTINCT gaussian, epsilon FROM account"
+        return [one for one in file.execute(query) if any(one)]
+
+
 def price_of(party):
-    """Return what stands beside a party's run folders, by run."""
-    found = json.loads((party.folder.parent / "spent-clinic.json").read_text())
-    (of_rows,) = found["releases"].values()
-    return of_rows
+    """Return the sum of 1 / noise² of every id of a party's that has one."""
+    ((gaussian, _),) = accounts_of(party.folder.parent)
+    return gaussian
 
 
 @pytest.mark.parametrize("delta", [1e-5, 0.02])
@@ -323,7 +332,7 @@ def test_all_runs_with_the_same_rows_share_a_bound(tmp_path):
     again.party.close()
     wider = a_row(Policy(epsilon=9.0))
     Server(attacks.a_party(tmp_path, run="again", **wider), **STEPS).begin()
-    assert len(price_of(server.party)) == 2
+    assert price_of(server.party) == pytest.approx(2 * spent)
 
 
 @pytest.mark.usefixtures("own_secrets")
@@ -341,10 +350,11 @@ def test_nothing_is_spent_before_rows_are_told(tmp_path):
     """A server that only greets, with ever more epochs, uses nobody's budget up."""
     server = Server(attacks.a_party(tmp_path, **a_row(Policy(epsilon=9.0))), **STEPS)
     server.welcome()
-    assert not (tmp_path / "spent-clinic.json").is_file()
+    assert not (tmp_path / "ledger-clinic.sqlite3").is_file()
     server.align()
+    assert accounts_of(tmp_path) == []
     server.prepare()
-    assert len(price_of(server.party)) == 1
+    assert price_of(server.party) > 0
 
 
 @pytest.mark.usefixtures("own_secrets")
@@ -373,9 +383,7 @@ def test_two_runs_have_noise_of_their_own(tmp_path):
 def test_an_epsilon_asks_for_as_much_noise_as_it_needs(tmp_path):
     own = {"embedding_epsilon": 3.0, "policy": Policy(epsilon=3.001)}
     server = Server(attacks.a_party(tmp_path, **own), **STEPS).begin()
-    (releases,) = price_of(server.party).values()
-    spent = epsilon_of([Releases(**one) for one in releases], 1e-5)
-    assert spent == pytest.approx(3.0, abs=1e-2)
+    assert epsilon_spent(price_of(server.party), 0.0, 1e-5) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("method", ["iv-filter", "vertical-boost"])
@@ -419,7 +427,9 @@ BOUND = LabelPolicy(epsilon=1.5)
 
 
 def spent_of_labels(folder):
-    return json.loads((folder / "spent-labels.json").read_text())["labels"]
+    """Return the sum of 1 / noise², and epsilon, of the labels of a test's table."""
+    (found,) = accounts_of(folder, "labels")
+    return found
 
 
 def test_a_run_beyond_the_bound_of_labels_is_refused_before_anybody_is_waited_for(
@@ -476,48 +486,43 @@ def whole_run(folder, run="server", own=None, **more):
 def test_the_same_labels_cost_once_and_another_epsilon_adds_up(tmp_path):
     whole_run(tmp_path, "first", policy=BOUND)
     whole_run(tmp_path, "second", policy=BOUND)
-    (releases,) = spent_of_labels(tmp_path).values()
-    assert [[one["noise"] for one in own] for own in releases.values()] == [[1.0]]
+    assert spent_of_labels(tmp_path) == (0.0, 1.0)
     other = {"label_epsilon": 0.8}
     with pytest.raises(ConfigError, match=r"would spend 1\.8 with what"):
         whole_run(tmp_path, "third", other, policy=BOUND)
     record = whole_run(tmp_path, "third", other, policy=LabelPolicy(epsilon=2.0))
     assert record.runs[0]["privacy"]["labels"]["epsilon"] == 0.8
     assert record.runs[0]["privacy"]["all_runs"] == pytest.approx(1.8, abs=1e-3)
-    assert len(*spent_of_labels(tmp_path).values()) == 2
+    assert spent_of_labels(tmp_path) == (0.0, pytest.approx(1.8))
 
 
 def test_draws_of_other_tables_add_up_under_one_epsilon(tmp_path, hub):
     """Once, two tables at one epsilon cost as much as one of them."""
     bound = LabelPolicy(epsilon=1.5)
     one = begun(server_of(tmp_path, "first", policy=bound), hub)
-    one.labels.charge(one.table.dataset, None, "first")
+    one.labels.charge("first", None)
     with pytest.raises(ConfigError, match=r"would spend 2 with what"):
         begun(server_of(tmp_path, "second", policy=bound), hub, changed([0]))
 
 
 def test_whatever_has_draws_of_its_own_is_paid_for(tmp_path, hub):
-    """Once, an epsilon that prints alike, or another secret, was another look free."""
+    """Once, an epsilon that prints alike was another look for free."""
 
     def charge(run, **own):
-        process = begun(server_of(tmp_path, run, own), hub)
-        process.labels.charge(process.table.dataset, None, run)
-        return len(*spent_of_labels(tmp_path).values())
+        begun(server_of(tmp_path, run, own), hub).labels.charge(run, None)
+        return spent_of_labels(tmp_path)[1]
 
     assert charge("first", label_epsilon=1.0) == 1
     assert charge("again", label_epsilon=1.0) == 1
-    assert charge("near", label_epsilon=1.0 + 1e-9) == 2
-    path = tmp_path / "spent-labels.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"secret": ""}))
-    assert charge("lost", label_epsilon=1.0) == 3
+    assert charge("near", label_epsilon=1.0 + 1e-9) == pytest.approx(2)
 
 
 def test_noise_on_gradients_is_paid_for_by_every_run(tmp_path):
     noise = {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"}
     whole_run(tmp_path, "first", noise, policy=BOUND)
-    (releases,) = spent_of_labels(tmp_path).values()
-    (one,) = releases.values()
-    bound = LabelPolicy(epsilon=1.1 * epsilon_of([Releases(**r) for r in one], 1e-5))
+    gaussian, pure = spent_of_labels(tmp_path)
+    spent = epsilon_spent(gaussian, pure, 1e-5)
+    bound = LabelPolicy(epsilon=1.1 * spent)
     with pytest.raises(ConfigError, match="with what earlier runs spent"):
         whole_run(tmp_path, "second", noise, policy=bound)
 
@@ -528,10 +533,14 @@ def test_a_party_that_breaks_off_gets_no_look_that_is_not_paid_for(tmp_path):
     own = own_settings("less-vfl") | noise
     more = {"tell_share": False}
     run_all(tmp_path, own=own, server=more, evaluation="end", dies_at={"clinic": 15})
-    (releases,) = spent_of_labels(tmp_path).values()
-    assert [name.partition(" ")[2] for name in releases] == ["", "after breaks"]
-    (one,) = releases[next(name for name in releases if "breaks" in name)]
-    assert one["times"] >= 2 * 2
+    assert paid_again(tmp_path) >= 2 * 2
+
+
+def paid_again(folder):
+    """Return how many releases of noise 250 were charged beside a run's plan."""
+    with contextlib.closing(sqlite3.connect(folder / "ledger-labels.sqlite3")) as file:
+        ((planned,),) = file.execute("SELECT gaussian FROM run")
+    return round((spent_of_labels(folder)[0] - planned) * 250**2)
 
 
 @pytest.mark.parametrize("sent", [12, 18])  # some of the way, and further
@@ -554,15 +563,13 @@ def test_a_server_that_goes_on_pays_for_the_steps_that_come_again(tmp_path, sent
         with pytest.raises(Cut):
             first.run()
         first.close()
-        assert [len(own) for own in spent_of_labels(tmp_path).values()] == [1]
+        assert paid_again(tmp_path) == 0
         then = ServerProcess(config, labels(), hub, a_status(), resume=True)
         then.run()
         then.close()
     for side in sides:
         side.join(20)
-    (releases,) = spent_of_labels(tmp_path).values()
-    (one,) = releases[next(name for name in releases if "breaks" in name)]
-    assert one["times"] >= 2 * 2  # a row may end an epoch, and begin the next one
+    assert paid_again(tmp_path) >= 2 * 2  # a row may end an epoch, and begin another
 
 
 def test_noise_on_gradients_is_of_a_secret_and_of_what_it_is_on(tmp_path, hub):
@@ -613,10 +620,9 @@ def test_parties_and_server_that_die_spend_nothing_more(tmp_path, evaluation):
         one, other = kept[name].runs[0], kept_too[name].runs[0]
         assert one["features"] == other["features"]
         assert one["importance"] == other["importance"]
-        spent = json.loads((tmp_path / f"broken/spent-{name}.json").read_text())
-        (of_rows,) = spent["releases"].values()
-        assert len(of_rows) == 1
-    assert len(*spent_of_labels(tmp_path / "broken").values()) == 1
+        spent = accounts_of(tmp_path / "broken", name)
+        assert spent == accounts_of(tmp_path / "calm", name) != []
+    assert spent_of_labels(tmp_path / "broken") == (0.0, 1.0)
 
 
 @pytest.mark.usefixtures("one_secret")
@@ -647,7 +653,7 @@ def test_a_server_that_dies_at_any_exchange_pays_once(tmp_path):
     for side in sides:
         side.join(20)
     assert deaths >= 2
-    assert len(*spent_of_labels(tmp_path / "broken").values()) == 1
+    assert spent_of_labels(tmp_path / "broken") == (0.0, 1.0)
 
 
 def test_a_run_goes_on_with_the_labels_that_it_told(tmp_path, hub):
@@ -656,7 +662,7 @@ def test_a_run_goes_on_with_the_labels_that_it_told(tmp_path, hub):
     process = ServerProcess(config, labels(), hub, a_status())
     process.home.begin()
     process.close()
-    (tmp_path / "spent-labels.json").unlink()
+    (tmp_path / "ledger-labels.sqlite3").unlink()
     with pytest.raises(RecordError, match="Got other randomised labels"):
         begun(config, hub)
 
@@ -712,35 +718,36 @@ def test_a_row_is_predicted_with_the_same_noise_however_often(folder):
     assert not np.allclose(one, clear(folder))
 
 
+ONE = 4 / 20**2  # a prediction, of noise 20 by the clip: the sum of 1 / noise²
+
+
 def released(folder):
-    found = json.loads((folder / "spent-clinic.json").read_text())
-    (of_rows,) = found["releases"].values()
-    return of_rows
+    """Return the sum of 1 / noise² of the row of which most was told."""
+    return max(gaussian for gaussian, _ in accounts_of(folder))
 
 
 def test_predictions_are_paid_for_with_the_rows_of_training(folder, caplog):
-    before = len(released(folder))
+    before = released(folder)
     said(folder)
     said(folder)
-    assert len(released(folder)) == before + 1
+    assert released(folder) == pytest.approx(before + 1 * ONE)
     with caplog.at_level("INFO"):
         said(folder, seed=4)
-    assert len(released(folder)) == before + 2
+    assert released(folder) == pytest.approx(before + 2 * ONE)
     assert "these predictions spend epsilon" in caplog.text
     assert "with earlier runs" in caplog.text
 
 
 def test_rows_beyond_the_policy_spend_no_epsilon(folder):
     """Once, noise was paid for, and the rows then refused."""
-    before = len(released(folder))
+    before = released(folder)
     with pytest.raises(PolicyError, match=r"declines: .*policy\.predict_rows"):
         said(folder, parties=own_policy(predict_rows=5))
-    assert len(released(folder)) == before
+    assert released(folder) == before
 
 
 def test_another_table_is_another_release_and_beyond_a_bound_refused(folder):
-    spent = [Releases(**one) for own in released(folder).values() for one in own]
-    bound = epsilon_of(spent, 1e-5) + 0.1
+    bound = epsilon_spent(released(folder) + 1.5 * ONE, 0.0, 1e-5)
     assert said(folder, parties=own_policy(epsilon=10.0)).shape[0]
     with pytest.raises(PolicyError, match=r"declines: .*policy\.epsilon"):
         said(folder, seed=4, parties=own_policy(epsilon=bound))

@@ -201,6 +201,11 @@ class PartyConfig(Common, ColumnSettings):
                 "With 'epsilon' in its policy a party must add noise to what leaves: "
                 "'embedding_epsilon' or 'embedding_noise' says how much. Got neither."
             )
+        if self.policy.withhold_exhausted and self.align == "none":
+            raise ConfigError(
+                "With 'withhold_exhausted' in its policy a party must align by ids, "
+                "psi or plain. Got none."
+            )
         most, asked = self.policy.epsilon, self.embedding_epsilon
         if most is not None and asked is not None and asked > most:
             raise ConfigError(

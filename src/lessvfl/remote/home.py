@@ -153,11 +153,6 @@ def facts_of(
     }
 
 
-def rows_of(facts: Digests) -> str:
-    """Return the digest of ids, or else of cells, that rows are known by."""
-    return facts["cells"] if facts["ids"] == digest_of(None).hex() else facts["ids"]
-
-
 def _code_digest(spec: str) -> str:
     """Return a digest of the file that a network's function comes from."""
     where = spec.rpartition(":")[0]

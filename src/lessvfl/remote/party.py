@@ -34,8 +34,8 @@ from lessvfl.remote.align import Ids, PartyAligner
 from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
-from lessvfl.remote.home import Home, rows_of, versions
-from lessvfl.remote.policy import PolicyChecker, planned
+from lessvfl.remote.home import Home, versions
+from lessvfl.remote.policy import PolicyChecker, planned, widest
 from lessvfl.remote.requests import Prepared, SeedRows, in_a_sentence
 from lessvfl.remote.seed import SERVER, SeedRun, encode, party_record
 from lessvfl.remote.session import (
@@ -45,7 +45,7 @@ from lessvfl.remote.session import (
     Waiting,
     answer_alignment,
 )
-from lessvfl.remote.spent import RunBudget
+from lessvfl.remote.spent import RunBudget, RunPlan
 from lessvfl.remote.tables import OwnTable, open_table
 from lessvfl.run.accounting import Extent, Spend, of_columns, with_noise
 from lessvfl.run.build import Builder, check_pinned, clamp_batch, cut_stored
@@ -59,6 +59,7 @@ from lessvfl.wire.dial import Listener, Server, serve
 
 log = logging.getLogger(__name__)
 
+OFFERED = "offered.safetensors"  # rows of the table, where some are withheld
 SHOWS = "this run shows up to %d values about a row of %d encoded columns"
 
 
@@ -113,11 +114,11 @@ class PartyProcess:
         self._seed_shown = (0, 0)  # which of how many
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
-            about = rows_of(facts)
-            run = self.home.key("spent").hex()[:16]
-            self.budget = RunBudget(self.folder, self.checker, about, run)
             kept: Any = self._scratch.keep(ids)
             self._ids = None if kept is None else Ids(kept, config.id or "id")
+            self._offered: NDArray[np.int64] | None = None  # rows; none: all
+            run = self.home.key("spent").hex()[:16]
+            self.budget = RunBudget(self.folder, self.checker, self._ids, run)
             self._new_aligner()  # fails now if the ids cannot be aligned
             encoding = self.own.encoding(self.own.whole.look)
             self.flagged = encoding.flagged
@@ -212,30 +213,65 @@ class PartyProcess:
         self.state = Waiting()
         settings = self.checker.settings(message, self._n_inputs)
         agreed = Agreement(message, settings)
-        size, n_parties = settings.net.components(self._n_inputs), len(message.parties)
-        shown = planned(settings, size, n_parties, self.config.policy.evaluation)
-        self.budget.plan(shown, len(message.seeds), self.config.has_noise)
-        price = self.budget.price(self._priced(agreed, self.own.whole.n_rows)[1])
+        plan, known = self._plan(agreed, self.own.whole.n_rows), self._known(agreed)
+        if not known.values["heard"]:
+            self._choose_offered(plan)
+        self._offered = self._offered_before()
+        price = self.budget.plan(plan, self._offered)
         if self._run_told != message.run:
             self._run_told = message.run
             log.info("takes part in a run of method %s", message.method)
-            n_values, n_columns = math.ceil(shown * len(message.seeds)), self._n_inputs
-            log.info(SHOWS, n_values, n_columns)
+            n_values = math.ceil(plan.amounts().values)
+            log.info(SHOWS, n_values, self._n_inputs)
             if price is not None:
                 self.status.do(price.words("row"))
                 if doubt := price.doubt(self.own.whole.n_rows):
                     log.warning("%s", doubt)
         self.status.begin_run(message.method)
-        known = self._file(agreed).read()
         is_over: bool = known.values["is_over"]
         if is_over:
-            rows = known.tensors.get("rows")
-            whole = self.own.whole
-            table = whole if rows is None else whole.take(rows.numpy())
-            self.state = Aligned(agreed, table)
+            rows, whole = self._common(agreed), self.own.whole
+            self.state = Aligned(agreed, whole if rows is None else whole.take(rows))
         else:
             self.state = Connected(agreed)
         return is_over
+
+    def _known(self, agreed: Agreement) -> State:
+        """Return what is known of the alignment."""
+        return self._file(agreed).read()
+
+    def _common(self, agreed: Agreement) -> NDArray[np.int64] | None:
+        """Return the common rows in their order; None: all, as they stand."""
+        rows = self._known(agreed).tensors.get("rows")
+        return None if rows is None else rows.numpy()
+
+    def _choose_offered(self, plan: RunPlan) -> None:
+        """Save which rows are offered, where those that are spent are withheld.
+
+        Where too few would be left all are, and the run is refused.
+        """
+        path, n_rows = self.folder / OFFERED, self.own.whole.n_rows
+        path.unlink(missing_ok=True)
+        if self.config.policy.withhold_exhausted:
+            rows = self.budget.spared(plan, n_rows)
+            if len(rows) >= self.config.policy.min_rows:
+                write_state(path, State(named_rows(rows, n_rows), {}))
+                if n_withheld := n_rows - len(rows):
+                    self.status.do(f"{plural(n_withheld, 'row')} withheld: spent")
+
+    def _offered_before(self) -> NDArray[np.int64] | None:
+        """Return the rows that are offered; None: all of them."""
+        path = self.folder / OFFERED
+        rows = read_state(path).tensors.get("rows") if path.is_file() else None
+        return None if rows is None else rows.numpy()
+
+    def _plan(self, agreed: Agreement, n_rows: int) -> RunPlan:
+        """Return what the run may tell of a row, if it has so many."""
+        settings, message = agreed.settings, agreed.message
+        how = (len(message.parties), self.config.policy.evaluation)
+        n_values = planned(settings, settings.net.components(self._n_inputs), *how)
+        spend = self._priced(agreed, n_rows)[1]
+        return RunPlan(n_values, len(message.seeds), widest(settings, *how), spend)
 
     def _priced(self, agreed: Agreement, n_rows: int) -> tuple[Settings, Spend | None]:
         """Return its settings in a run with so many rows, and what that spends of each.
@@ -264,6 +300,8 @@ class PartyProcess:
             self.state, answer = rows
             return answer
         whole, n_rows = self.own.whole, self.own.whole.n_rows
+        if self._offered is not None:
+            rows = self._offered[rows]
         found = plural(len(rows), "common row")
         self.status.do(f"alignment: {found} of your {n_rows:,}")
         self.home.begin()
@@ -301,10 +339,13 @@ class PartyProcess:
 
     def _new_aligner(self) -> PartyAligner:
         """Return its side of an alignment, the same after a restart."""
+        ids, n_rows = self._ids, self.own.whole.n_rows
+        if self._offered is not None and ids is not None:
+            ids, n_rows = ids.take(self._offered), len(self._offered)
         return PartyAligner(
             self.config.align,
-            self._ids,
-            self.own.whole.n_rows,
+            ids,
+            n_rows,
             secret=self.home.key("align"),
             min_common=self.config.policy.min_rows,
             min_share=self.config.policy.min_share,
@@ -334,7 +375,8 @@ class PartyProcess:
                 f"Party '{self.name}' has one set of training and test rows a seed. "
                 f"Got a second one for seed {message.seed}."
             )
-        self.budget.charge(self._priced(at.said, at.rows.n_rows)[1])
+        plan = self._plan(at.said, at.rows.n_rows)
+        self.budget.reserve(plan, self._common(at.said), self.has_finished)
         collect = self._scratch.collect
         train = collect(message.places("train"), message.n_train)
         test = collect(message.places("test"), message.n_test)
@@ -413,10 +455,10 @@ class PartyProcess:
 
     def _rows_alone(self, agreed: Agreement) -> list[Table]:
         """Return the table of the rows not in common, where the method uses them."""
-        common = self._file(agreed).read().tensors.get("rows")
+        common = self._common(agreed)
         if common is None or not methods.get(agreed.settings.method).uses_alone:
             return []
-        alone = np.setdiff1d(np.arange(self.own.whole.n_rows), common.numpy())
+        alone = np.setdiff1d(np.arange(self.own.whole.n_rows), common)
         return [self.own.whole.take(alone)] if len(alone) else []
 
     def _place(self, seed: int) -> Path:
@@ -459,6 +501,7 @@ class PartyProcess:
         """Write what all seeds recommend, for this party only."""
         record = party_record(self.own, agreed.settings, agreed.message, runs)
         record.write(self.folder)
+        self.budget.conclude()
         log.info("the run is over: results are in '%s'", self.folder)
         if len(runs) > 1:
             recommended = record.consensus[self.name]["recommended"]

@@ -140,7 +140,7 @@ class Policy(settings.Schema):
     section = "policy."
 
     rounds: Positive = 100_000  # messages in all, those after a restart included
-    values: Positive = 2000  # about a row, over all seeds and runs with the same rows
+    values: Positive = 2000  # about a row, over all seeds, runs and predictions
     seeds: Positive = 5  # the most of a run
     min_rows: Positive = 50  # the fewest common rows, and the fewest to train with
     min_share: Share = 0.001  # the least of the ids offered that must be common
@@ -157,7 +157,10 @@ class Policy(settings.Schema):
     predict_ids: str | None = None  # a file of the ids that may be predicted; none: all
     reasons: Telling = "none"  # for a prediction: at home alone, or told by feature
     reason_rows: Natural = 10_000  # to give reasons for in all, each every time
-    epsilon: AboveZero | None = None  # of a row, over all runs with the same rows
+    # Whether rows that a run would tell too much of stay away from its alignment. A
+    # server sees that they are not there.
+    withhold_exhausted: bool = False
+    epsilon: AboveZero | None = None  # of a row, over all runs and predictions
     delta: Delta = DELTA  # that goes with it
     limits: PolicyLimits = field(default_factory=dict)  # the most of single settings
 
@@ -185,7 +188,7 @@ def needed(
     bound = [name for name in {**LIMITS, **LEAST, **REFUSED} if name in known]
     return {
         "rounds": 100 * usual.rounds,
-        "values": max(usual.values, math.ceil(n_seeds * shown)),
+        "values": max(usual.values, math.ceil(2 * n_seeds * shown)),  # and to predict
         "evaluation": evaluation,
         "seeds": max(usual.seeds, n_seeds),
         "min_rows": 1,
@@ -216,6 +219,17 @@ def planned(own: Settings, size: int, n_parties: int, evaluation: str) -> float:
     queries = [plan for plan in plans if isinstance(plan, QueryPlan)]
     n_passes += sum(plan.n_passes for plan in queries)
     return size * n_passes + sum(plan.n_values for plan in queries)
+
+
+def widest(own: Settings, n_parties: int, evaluation: str) -> int:
+    """Return the bits of a value that leaves in a run, at most."""
+    plans = own.config.plans(n_parties)
+    exact = 64 if own.net.dtype == "float64" else 32
+    if evaluation == "epochs" or any(isinstance(plan, QueryPlan) for plan in plans):
+        return exact
+    trained = [plan.bits for plan in plans if isinstance(plan, TrainPlan)]
+    bits = max(own.config.bits, *trained, *(own.config.stored() or (0, 0))[1:])
+    return exact if bits >= 32 else bits
 
 
 def _value(asked: Settings, name: str) -> Any:

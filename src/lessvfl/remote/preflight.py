@@ -13,14 +13,13 @@ from typing import Any
 
 from lessvfl import data
 from lessvfl.data import Dataset, Finding, Table, check, columns, dealing, relations
+from lessvfl.remote.accounts import Accounts, Amounts, Charge
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.config import HolderColumns, PartyConfig, ServerConfig
-from lessvfl.remote.home import STATE, facts_of, rows_of
+from lessvfl.remote.home import STATE
 from lessvfl.remote.own_columns import party_config, roles, without_roles
 from lessvfl.remote.party import PartyProcess
-from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.price import LabelBudget, Price
-from lessvfl.remote.spent import AllRuns
 from lessvfl.remote.tables import LabelTable, open_table, resolve_settings
 from lessvfl.run.profiles import Settings
 from lessvfl.wire.flight import parse_address
@@ -98,12 +97,11 @@ def _spent(config: PartyConfig, name: str, table: Table, ids: Any) -> str | None
     """Say what runs with these rows have spent of each, where noise is added."""
     if not config.has_noise:
         return None
-    about = rows_of(facts_of(table, ids, {}, None))
-    checker = PolicyChecker(name, config.policy)
-    spent = AllRuns(Path(config.out), checker, "").spent(about)
-    most = config.policy.epsilon
+    names = None if ids is None else Ids(ids, config.id or "id").account_names()
+    told = Accounts(Path(config.out), name).after(Charge(names, Amounts()))
+    spent, most = told.epsilon(config.policy.delta), config.policy.epsilon
     bound = "" if most is None else f" of {most:g}"
-    return f"runs with these rows have spent epsilon {spent:.3g}{bound} of every row"
+    return f"runs with these rows have spent epsilon {spent:.3g}{bound} of a row"
 
 
 def _by_config(finding: Finding, name: str) -> Finding:
@@ -191,7 +189,7 @@ def _with_columns(
 def _price(table: LabelTable, settings: Settings, config: ServerConfig) -> Price | None:
     """Return what another run would spend of every label, or refuse it."""
     rows = table.settled(settings, config.align)
-    return LabelBudget(config, settings).price(rows.dataset, rows.ids, "")
+    return LabelBudget(config, settings, rows).price("")
 
 
 def _split(table: LabelTable, settings: Settings, config: ServerConfig) -> None:

@@ -1,8 +1,7 @@
 """What runs between machines spend of privacy, all of them together, and what they may.
 
 A party counts what is told of its rows, the label holder what is told of labels, each
-beside its run folders. Releases are stored and not their epsilon, so that the
-accountant composes those of all runs.
+in accounts of its ids (``remote/accounts.py``).
 """
 
 from __future__ import annotations
@@ -11,29 +10,28 @@ import dataclasses
 import hashlib
 import json
 import math
-import secrets
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.core.plans import TrainPlan
-from lessvfl.data import Dataset, digest_of, fold_seeds
+from lessvfl.data import Dataset, Places, digest_of, fold_seeds
 from lessvfl.data.randomised import draws_of, randomise
 from lessvfl.errors import ConfigError
-from lessvfl.mechanisms import RandomisedResponse, Releases
-from lessvfl.remote.align.keys import SECRET_BYTES
-from lessvfl.remote.beside import Beside
+from lessvfl.mechanisms import RandomisedResponse
+from lessvfl.remote.accounts import Accounts, Amounts, Charge, Most
+from lessvfl.remote.align.ids import account_name
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.policy import LabelPolicy, Policy
-from lessvfl.remote.tables import tells_labels
-from lessvfl.run.accounting import Spend, epsilon_of, of_labels
+from lessvfl.remote.tables import LabelTable, tells_labels
+from lessvfl.run.accounting import Spend, epsilon_of, of_labels, spent_by
 from lessvfl.run.profiles import Settings
 
-Stored = Mapping[str, Sequence[Mapping[str, Any]]]  # releases by what made them
+ROUNDING = 1e-9  # of sums, as a share
 
 
 @dataclass(frozen=True)
@@ -47,26 +45,22 @@ class Price:
 
     @classmethod
     def of(
-        cls, known: Stored, name: str, own: Spend | None, most: LabelPolicy | Policy
+        cls, own: Spend | None, most: Most, policy: LabelPolicy | Policy
     ) -> Price | None:
-        """Return what a run of that name spends; None where it says no epsilon.
+        """Return what a run spends; None where it says no epsilon.
 
-        `known` has its own releases, too, where it was charged for already.
+        `most` is what will have been told of rows then.
         """
         if own is None:
             return None
-        others = [Releases(**r) for n, rs in known.items() if n != name for r in rs]
-        delta = most.delta if others or own.delta else 0.0
-        run, together = (
-            epsilon_of(_merged(some), delta)
-            for some in (own.releases, (*others, *own.releases))
-        )
-        return cls(run, together, most.epsilon, delta)
+        delta = policy.delta if own.delta or most.has_gaussian else 0.0
+        run, together = epsilon_of(own.releases, delta), most.epsilon(delta)
+        return cls(run, together, policy.epsilon, delta)
 
     @property
     def is_too_much(self) -> bool:
         """Tell whether all runs together would spend more than they may."""
-        return self.most is not None and self.together > self.most
+        return is_beyond(self.together, self.most)
 
     def words(self, of: str, what: str = "this run would spend") -> str:
         """Say it of every row, or of every label."""
@@ -94,24 +88,9 @@ class Price:
         return f"a run that would spend {self.together:.3g}{earlier}"
 
 
-def spent(known: Stored, delta: float) -> float:
-    """Return epsilon of all releases that are known."""
-    return epsilon_of(
-        _merged(Releases(**r) for rs in known.values() for r in rs), delta
-    )
-
-
-def _merged(releases: Iterable[Releases]) -> list[Releases]:
-    """Return releases with those of one kind together."""
-    counts: Counter[Releases] = Counter()
-    for one in releases:
-        counts[dataclasses.replace(one, times=1)] += one.times
-    return [dataclasses.replace(one, times=n) for one, n in counts.items()]
-
-
-def stored(own: Spend) -> list[dict[str, Any]]:
-    """Return releases as a file has them."""
-    return [dataclasses.asdict(one) for one in own.releases]
+def is_beyond(value: float, most: float | None) -> bool:
+    """Tell whether a sum is above a bound, but for its last digits."""
+    return most is not None and value > most * (1 + ROUNDING)
 
 
 # ------------------------------------------------------------------------------- labels
@@ -120,76 +99,64 @@ def stored(own: Spend) -> list[dict[str, Any]]:
 class LabelBudget:
     """What all runs told of the labels in a column, and the secret they are drawn by.
 
-    In ``spent-labels.json`` beside the run folders of a label holder. Randomised labels
-    of one table and one epsilon are the same in every run, and cost once.
+    A label holder's accounts are those of its ids in that column. Randomised labels of
+    one epsilon are the same in every run, and cost once.
     """
 
-    def __init__(self, config: ServerConfig, own: Settings) -> None:
-        self._config, self._own, self._column = config, own, config.label or ""
+    def __init__(self, config: ServerConfig, own: Settings, table: LabelTable) -> None:
+        self._config, self._own, self._table = config, own, table
+        self._column = config.label or ""
         self._is_randomised = own.labels.label_epsilon is not None
-        empty = {"secret": "", "labels": {}}
-        self._file = Beside(Path(config.out), "labels", empty)
+        self._accounts = Accounts(Path(config.out), "labels")
 
-    def randomise(self, dataset: Dataset, ids: NDArray[Any] | None) -> Dataset:
-        """Return a table with labels for training that are randomised, if asked for.
+    def randomise(self) -> Dataset:
+        """Return the table with labels for training that are randomised, if asked for.
 
         A row is known by its id, or by its place in this very table. A label that was
         changed has another draw: by the same one, both would tell that it was. So have
         all labels where classes have other names or another order.
         """
-        labels = self._own.labels
+        labels, dataset = self._own.labels, self._table.dataset
         if labels.label_epsilon is None or dataset.task == "regression":
             return randomise(dataset, labels)  # as it is, or refused
-        with self._file.held() as known:
-            known["secret"] = known["secret"] or secrets.token_hex(SECRET_BYTES)
-        rows = range(len(dataset.y)) if ids is None else ids.tolist()
-        table = _digest(dataset, None) if ids is None else ""
-        classes = list(dataset.label_names)
-        names = (
-            json.dumps([self._column, classes, y, table, str(row)])
-            for y, row in zip(dataset.y.tolist(), rows, strict=True)
-        )
         mechanism = RandomisedResponse(labels.label_epsilon, len(dataset.label_names))
-        draws = draws_of(names, bytes.fromhex(known["secret"]), mechanism)
+        draws = draws_of(self._draws(None), self._accounts.secret(), mechanism)
         return randomise(dataset, labels, draws)
 
-    def spend(self, dataset: Dataset) -> Spend | None:
+    def spend(self) -> Spend | None:
         """Return what a run spends of a label; None: nothing of it has a price."""
         config = self._config
         n_seeds = len(fold_seeds(config.seeds, self._own.data.folds))
-        sizes = (len(dataset.label_names), len(config.everyone), n_seeds)
+        sizes = (len(self._table.dataset.label_names), len(config.everyone), n_seeds)
         return of_labels(self._own, *sizes)
 
-    def price(
-        self, dataset: Dataset, ids: NDArray[Any] | None, run: str
-    ) -> Price | None:
-        """Return what a run of that name costs, or refuse it if that is too much."""
-        name, own = self._name(dataset, ids, run), self.spend(dataset)
-        return self._checked(self._file.known(), name, own, dataset)
+    def price(self, run: str) -> Price | None:
+        """Return what a run of that name costs with all rows, or refuse it."""
+        charge = self._charge_for(run, None)
+        most = None if charge is None else self._accounts.after(charge)
+        return self._checked(most)
 
-    def charge(self, dataset: Dataset, ids: NDArray[Any] | None, run: str) -> None:
-        """Charge for a run before anything leaves, or refuse it."""
-        own, name = self.spend(dataset), self._name(dataset, ids, run)
-        if own is not None:
-            with self._file.held() as known:
-                self._charge(known, name, own, dataset)
+    def charge(self, run: str, rows: Places | None) -> None:
+        """Charge the common rows, or refuse it, before anything leaves."""
+        if charge := self._charge_for(run, rows):
+            self._accounts.charge(charge, self._checked)
 
-    def spent(self) -> float | None:
-        """Return epsilon of all runs that were charged for, None without any."""
-        of_column = self._file.known()["labels"].get(self._column)
-        return spent(of_column, self._config.policy.delta) if of_column else None
+    def spent(self, rows: Places | None) -> float | None:
+        """Return epsilon of all that was told of any common row; None: nothing."""
+        most = self._accounts.after(Charge(self._whom(rows), Amounts()))
+        return most.epsilon(self._config.policy.delta) or None
 
     def has_charged(self, run: str) -> bool:
-        """Tell whether a run of that name may have sent anything by labels."""
-        return run in self._file.known()["labels"].get(self._column, {})
+        """Tell whether a run of that name may have sent gradients with noise."""
+        return self._accounts.of_run(run) is not None
 
-    def charge_again(self, dataset: Dataset, run: str, n_train: int) -> None:
+    def charge_again(self, rows: Places | None, n_train: int) -> None:
         """Charge for the steps since a checkpoint, or refuse to repeat them.
 
         A party that comes back may send what it did not send before: with noise on
         gradients each of them is another look at the labels of its batch.
         """
-        own, config = self.spend(dataset), self._config
+        own, config = self.spend(), self._config
         if own is None or self._is_randomised:
             return
         n_parties = len(config.everyone)
@@ -200,33 +167,59 @@ class LabelBudget:
             if isinstance(plan, TrainPlan)
         )
         n_epochs = 1 + math.ceil((config.save_every - 1) / per_epoch)  # begun in them
-        n_again = n_parties * n_epochs
-        name = f"{run} after breaks"
-        with self._file.held() as known:
-            before = known["labels"].get(self._column, {}).get(name, [{"times": 0}])
-            times = before[0]["times"] + n_again
-            again = dataclasses.replace(own.releases[0], times=times)
-            more = dataclasses.replace(own, releases=(again,))
-            self._charge(known, name, more, dataset)
+        again = dataclasses.replace(own.releases[0], times=n_parties * n_epochs)
+        more = Amounts(gaussian=spent_by([again])[0])
+        self._accounts.charge(Charge(self._whom(rows), more), self._checked)
 
-    def _charge(
-        self, known: dict[str, Any], name: str, own: Spend, dataset: Dataset
-    ) -> None:
-        self._checked(known, name, own, dataset)
-        known["labels"].setdefault(self._column, {})[name] = stored(own)
-
-    def _name(self, dataset: Dataset, ids: NDArray[Any] | None, run: str) -> str:
-        """Return the name of a run's releases: the same ones are there once."""
+    def _charge_for(self, run: str, rows: Places | None) -> Charge | None:
+        """Return the charge for a run, or for labels that are drawn once for all."""
+        own = self.spend()
+        if own is None:
+            return None
+        gaussian, epsilon = spent_by(own.releases)
+        whom = self._whom(rows)
         if not self._is_randomised:
-            return run
-        secret = hashlib.sha256(self._file.known()["secret"].encode()).hexdigest()
-        return f"{_digest(dataset, ids)} {self._own.labels.label_epsilon!r} {secret}"
+            return Charge(whom, Amounts(gaussian=gaussian), run=run)
+        more = Amounts() if self._were_charged(epsilon) else Amounts(epsilon=epsilon)
+        draws = [self._table_name()] if whom is None else self._draws(rows)
+        answers = (f"{epsilon!r} {draw}".encode() for draw in draws)
+        return Charge(whom, more, answers)
 
-    def _checked(
-        self, known: dict[str, Any], name: str, own: Spend | None, dataset: Dataset
-    ) -> Price | None:
-        policy, of_column = self._config.policy, known["labels"].get(self._column, {})
-        found = Price.of(of_column, name, own, policy)
+    def _whom(self, rows: Places | None) -> Iterable[str] | None:
+        """Return the names of accounts of some rows, all unless given."""
+        ids = self._table.ids
+        if ids is None:
+            return None
+        names = (ids if rows is None else ids[rows]).tolist()
+        return (f"{self._column}/{account_name(name)}" for name in names)
+
+    def _draws(self, rows: Places | None) -> Iterable[str]:
+        """Return the names that the labels of some rows are drawn by."""
+        dataset, ids = self._table.dataset, self._table.ids
+        places = np.arange(len(dataset.y)) if rows is None else rows
+        table = self._table_name() if ids is None else ""
+        names, classes = places if ids is None else ids[places], [*dataset.label_names]
+        for y, name in zip(dataset.y[places].tolist(), names.tolist(), strict=True):
+            yield json.dumps([self._column, classes, y, table, account_name(name)])
+
+    def _table_name(self) -> str:
+        return _digest(self._table.dataset, None)
+
+    def _were_charged(self, epsilon: float) -> bool:
+        """Tell whether an earlier release of lessvfl charged for these very labels."""
+        ids = self._table.ids
+        if ids is not None and any(account_name(i) != str(i) for i in ids.tolist()):
+            return False  # they had other draws
+        secret = hashlib.sha256(
+            self._accounts.secret(make=False).hex().encode()
+        ).hexdigest()
+        name = f"{_digest(self._table.dataset, ids)} {epsilon!r} {secret}"
+        return self._accounts.of_run(name) is not None
+
+    def _checked(self, most: Most | None) -> Price | None:
+        """Return what a run costs; refuse one that is beyond the bound, or has none."""
+        policy, dataset = self._config.policy, self._table.dataset
+        found = None if most is None else Price.of(self.spend(), most, policy)
         got = None
         if found is None:
             got = "a run in which no mechanism with a price protects them"

@@ -105,8 +105,8 @@ class ServerProcess:
         self.settings = resolve_settings(config, table)
         self.seeds = data.fold_seeds(config.seeds, self.settings.data.folds)
         table = table.settled(self.settings, config.align)
-        self.labels = LabelBudget(config, self.settings)
-        randomised = self.labels.randomise(table.dataset, table.ids)
+        self.labels = LabelBudget(config, self.settings, table)
+        randomised = self.labels.randomise()
         self.table = table = dataclasses.replace(table, dataset=randomised)
         for note in table.dataset.notes:
             log.info("%s", note)
@@ -141,7 +141,7 @@ class ServerProcess:
                     "must be given to go on with it, or another 'out' to begin anew."
                 )
             self._goes_on = self.labels.has_charged(self.run_name)  # after a death
-            price = self.labels.price(table.dataset, table.ids, self.run_name)
+            price = self.labels.price(self.run_name)
             if price is not None:
                 status.do(price.words("label"))
                 if doubt := price.doubt(table.n_rows):
@@ -239,7 +239,7 @@ class ServerProcess:
         if not self.rows.are_known:  # they were being aligned: there was no step
             return
         n_train = len(self.rows.of_seed(seed).train)
-        self.labels.charge_again(self.table.dataset, self.run_name, n_train)
+        self.labels.charge_again(self.rows.common, n_train)
 
     def _finish(self, files: SeedFiles) -> None:
         """Have every party save its run; a file lists those that have."""
@@ -347,8 +347,8 @@ class ServerProcess:
         aligned = {p: bool(a.revealed.get("aligned")) for p, a in known.items()}
         self.rows.find(self.hub, aligned, self._has_begun)
         self.rows.check(self.seeds)  # before any of them is told
-        rows, table = self.rows.of_seed(seed), self.table
-        self.labels.charge(table.dataset, table.ids, self.run_name)
+        rows = self.rows.of_seed(seed)
+        self.labels.charge(self.run_name, self.rows.common)
         self._ask_all(rows.message(self.config.tell_share))
         data.release_unused()
         release_freed_memory()
@@ -423,8 +423,8 @@ class ServerProcess:
         numbers = server_numbers(
             files.seed, 0, server, recorder.recorded(0), resent_bytes=self.resent
         )
-        spend = self.labels.spend(self.table.dataset)
-        spent = privacy(spend, {}, unpriced(own), self.labels.spent())
+        all_runs = self.labels.spent(self.rows.common)
+        spent = privacy(self.labels.spend(), {}, unpriced(own), all_runs)
         return numbers | trees_of(fusion, server) | {"bill": ledger.lines(0)} | spent
 
 

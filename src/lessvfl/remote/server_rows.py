@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lessvfl.data import Scratch
+from lessvfl.data import Places, Scratch
 from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
@@ -47,6 +47,12 @@ class ServerRows:
     def are_known(self) -> bool:
         """Tell whether they were found."""
         return self._path.is_file()
+
+    @property
+    def common(self) -> Places | None:
+        """Return the common rows, which are known; None: all, as they stand."""
+        rows = read_state(self._path).tensors.get("rows")
+        return None if rows is None else rows.numpy()
 
     def find(self, hub: Hub, known: Mapping[PartyId, bool], has_begun: bool) -> None:
         """Find them with every party, unless all parties know them already."""
@@ -115,7 +121,7 @@ class ServerRows:
 
     def _common(self) -> LabelTable:
         """Return the table of the common rows, mapped from disk."""
-        rows = read_state(self._path).tensors.get("rows")
-        if rows is None:  # all rows, as they stand
+        rows = self.common
+        if rows is None:
             return self._table
-        return self._table.take(rows.numpy()).kept(self._scratch)
+        return self._table.take(rows).kept(self._scratch)

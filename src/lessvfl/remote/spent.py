@@ -1,9 +1,10 @@
 """How much a party has been asked already, in one run and in all of them.
 
-A run keeps its own account in its folder: messages, counted ahead of what is spent, and
-every view of its rows as it leaves, so that no restart and no resume gives any of it
-back. A server may begin any number of runs: so alignments, and values about the same
-rows, are also counted beside the run folders of a party, in ``spent-PARTY.json``.
+A run counts in its folder: messages, ahead of what is spent, and every view of its rows
+as it leaves, so that no restart and no resume gives any of it back. A server may begin
+any number of runs: so alignments, and what was told of each id, are also counted beside
+the run folders of a party (``remote/accounts.py``). A run is charged there for all that
+it plans before anything leaves, and gives back at its end what did not.
 """
 
 from __future__ import annotations
@@ -15,103 +16,28 @@ import secrets
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lessvfl.errors import PolicyError
+from lessvfl.remote.accounts import DAYS, Accounts, Amounts, Charge, Most
+from lessvfl.remote.align import Ids
 from lessvfl.remote.align.keys import SECRET_BYTES
-from lessvfl.remote.beside import Beside
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.policy import PolicyChecker
-from lessvfl.remote.price import Price, spent, stored
-from lessvfl.run.accounting import Spend
+from lessvfl.remote.price import Price, is_beyond
+from lessvfl.run.accounting import Spend, epsilon_spent, spent_by
 from lessvfl.terms import MINUTE, plural
 
-DAYS = 30
-SECONDS = DAYS * 24 * 3600.0
 ROUNDS_AHEAD = 64  # written to the file before they are spent
-VALUES_AHEAD = 4.0  # likewise, about a row
 ROWS_AHEAD = 10_000  # likewise, predicted
 SPARE = 0.25  # of what a seed plans, for steps that differ when repeated after a break
 WAYS = 2  # different outcomes that one step may have, without noise
 VIEW = struct.Struct("<16s8sd")  # a view, its place in the run, its values about a row
-
-
-class AllRuns:
-    """What was asked of a party in all run folders of one parent folder."""
-
-    def __init__(self, out: Path, checker: PolicyChecker, run: str) -> None:
-        self._checker, self._run = checker, run
-        empty: dict[str, Any] = {"alignments": [], "values": {}, "releases": {}}
-        self._file = Beside(out, checker.party, empty)
-
-    def align(self, n_ids: int, n_rows: int) -> None:
-        """Charge for an alignment of `n_ids` with a table of `n_rows`, or refuse it."""
-        checker, policy, now = self._checker, self._checker.policy, time.time()
-        with self._file.held() as known:
-            lately = [pair for pair in known["alignments"] if pair[0] > now - SECONDS]
-            lately.append([now, n_ids])
-            if len(lately) > policy.align_rate:
-                allowed = f"{policy.align_rate} alignments in {DAYS} days"
-                raise checker.refuse(allowed, "align_rate", "one more")
-            if sum(n for _, n in lately) > policy.align_ids * n_rows:
-                allowed = (
-                    f"{policy.align_ids:g} ids for each of its rows in {DAYS} days"
-                )
-                raise checker.refuse(allowed, "align_ids", "more")
-            known["alignments"] = lately
-
-    def shown(self, rows: str) -> float:
-        """Return the values about one of these rows that left in other runs."""
-        return self._of_others(self._file.known(), rows)
-
-    def show(self, rows: str, n_values: float) -> float:
-        """Save how many of them left in this run; return those of others."""
-        with self._file.held() as known:
-            known["values"].setdefault(rows, {})[self._run] = n_values
-        return self._of_others(known, rows)
-
-    def spent(self, rows: str) -> float:
-        """Return epsilon of all that runs have spent of each of these rows."""
-        of_rows = self._file.known()["releases"].get(rows, {})
-        return spent(of_rows, self._checker.policy.delta)
-
-    def price(self, rows: str, own: Spend | None) -> Price | None:
-        """Return what this run spends of each of these rows, or refuse it.
-
-        None where it adds no noise.
-        """
-        return self._checked(self._file.known(), rows, own)
-
-    def charge(self, rows: str, own: Spend | None) -> Price | None:
-        """Charge for it before anything leaves, or refuse it; return its price."""
-        if own is None:
-            return None
-        with self._file.held() as known:
-            price = self._checked(known, rows, own)
-            known["releases"].setdefault(rows, {})[self._run] = stored(own)
-        return price
-
-    def _checked(
-        self, known: dict[str, Any], rows: str, own: Spend | None
-    ) -> Price | None:
-        policy, checker = self._checker.policy, self._checker
-        found = Price.of(known["releases"].get(rows, {}), self._run, own, policy)
-        if found is not None and found.is_too_much:
-            allowed = f"epsilon {policy.epsilon:g} of every row in all runs"
-            told = checker.refuse(
-                "less epsilon of every row in all runs",
-                "epsilon",
-                "more, as its log has",
-            )
-            error = checker.refuse(allowed, "epsilon", found.refused())
-            raise PolicyError(str(error), public=str(told))
-        return found
-
-    def _of_others(self, known: dict[str, Any], rows: str) -> float:
-        own: dict[str, float] = known["values"].get(rows, {})
-        return sum(n for run, n in own.items() if run != self._run)
 
 
 class _Seed:
@@ -198,60 +124,159 @@ class Budget:
         return State({}, written)
 
 
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run may tell of a row, by its settings."""
+
+    values: float  # of one seed, in the mean over rows
+    n_seeds: int
+    bits: int  # of a value, at most
+    spend: Spend | None  # by noise on what leaves
+
+    def amounts(self, n_values: float | None = None) -> Amounts:
+        """Return what all seeds may tell; or so many values, if given."""
+        n = self.n_seeds * self.values if n_values is None else n_values
+        gaussian, _ = spent_by(() if self.spend is None else self.spend.releases)
+        return Amounts(values=n, bits=self.bits * n, gaussian=gaussian)
+
+
+class AccountBudget:
+    """What a party's policy lets be told of each id, by its accounts."""
+
+    def __init__(self, folder: Path, checker: PolicyChecker, ids: Ids | None) -> None:
+        self._checker, self.ids = checker, ids
+        self.accounts = Accounts(folder, checker.party)
+
+    def of(
+        self,
+        rows: NDArray[np.int64] | None,
+        more: Amounts,
+        answers: Iterable[bytes] | None = None,
+        run: str | None = None,
+    ) -> Charge:
+        """Return a charge for some rows of the table, all of them unless given."""
+        whom = None if self.ids is None else self.ids.account_names(rows)
+        return Charge(whom, more, answers, run)
+
+    def charge(self, charge: Charge, what: str = "a run") -> Most:
+        """Charge for what will be told, or refuse it."""
+        return self.accounts.charge(
+            charge, lambda most: self.check(most, charge.more, what)
+        )
+
+    def check(self, most: Most, more: Amounts, what: str = "a run") -> None:
+        """Refuse to tell more of some rows than of any the policy allows.
+
+        The other side hears which setting it was, and neither whose row nor how much.
+        """
+        policy, checker = self._checker.policy, self._checker
+        if is_beyond(most.values, policy.values) and more.values:
+            key, allowed = "values", f"{policy.values:,} values about a row in all"
+            got = f"{what} of {math.ceil(more.values):,}"
+            if most.values > more.values:
+                got += f", {math.ceil(most.values):,} with what earlier ones told"
+        elif is_beyond(epsilon := most.epsilon(policy.delta), policy.epsilon):
+            key = "epsilon"
+            allowed = f"epsilon {policy.epsilon:g} of every row in all runs"
+            got = f"{what} by which it would be {epsilon:.3g}, with all earlier ones"
+        else:
+            return
+        told = checker.refuse(f"less '{key}' of every row", key, "more, as its log has")
+        raise PolicyError(str(checker.refuse(allowed, key, got)), public=str(told))
+
+    def align(self, n_ids: int, n_rows: int) -> None:
+        """Count an alignment of `n_ids` with a table of `n_rows`, or refuse it."""
+        checker, policy = self._checker, self._checker.policy
+
+        def check(lately: Sequence[int]) -> None:
+            if len(lately) > policy.align_rate:
+                allowed = f"{policy.align_rate} alignments in {DAYS} days"
+                raise checker.refuse(allowed, "align_rate", "one more")
+            if sum(lately) > policy.align_ids * n_rows:
+                allowed = (
+                    f"{policy.align_ids:g} ids for each of its rows in {DAYS} days"
+                )
+                raise checker.refuse(allowed, "align_ids", "more")
+
+        self.accounts.align(n_ids, check)
+
+
 class RunBudget(Budget):
     """What has been asked of a party in one run.
 
-    `about` is a digest of its rows, `run` a name that no other run has.
+    `ids` are whom the rows of its table are about, `run` a name that no other run has.
     """
 
     def __init__(
-        self, folder: Path, checker: PolicyChecker, about: str, run: str
+        self, folder: Path, checker: PolicyChecker, ids: Ids | None, run: str
     ) -> None:
         super().__init__(folder / "spent.safetensors", checker, "rounds")
-        self._about = about
-        self.all_runs = AllRuns(folder, checker, run)
-        self._planned = math.inf  # of one seed
+        self.all_runs = AccountBudget(folder, checker, ids)
+        self._run = run
+        self._plan = RunPlan(math.inf, 1, 32, None)
         self._ways = WAYS
+        self._rows: NDArray[np.int64] | None = None  # that are in common
         paths = folder.glob("seed-*/looks.bin")
         self._seeds = {path.parent.name: _Seed(path) for path in paths}
-        self._earlier = self.all_runs.shown(about)
-        self._told = 0.0  # values that all runs know of
+        charged = self.all_runs.accounts.of_run(run)
+        self._charged = 0.0 if charged is None else charged.values
+        self._others = 0.0  # values that other runs told of a row, at most
 
-    def plan(self, n_values: float, n_seeds: int, has_noise: bool = False) -> None:
-        """Refuse a run whose seeds would show more of a row than all runs may.
+    def _charge(self, more: Amounts) -> Charge:
+        return self.all_runs.of(self._rows, more, run=self._run)
 
-        With noise a step goes one way: what is priced is each look at a row, once.
+    def plan(self, plan: RunPlan, offered: NDArray[np.int64] | None) -> Price | None:
+        """Refuse a run that would tell too much of any row that may be in common.
+
+        Return what it spends. With noise a step goes one way: what is priced is each
+        look at a row, once.
         """
-        most, earlier = self._checker.policy.values, self.all_runs.shown(self._about)
-        if earlier + n_seeds * n_values > most:
-            before = f" after {earlier:.0f} of earlier runs" if earlier else ""
-            got = f"a run of {math.ceil(n_seeds * n_values):,}{before}"
-            raise self._too_many(got)
-        self._planned, self._earlier = n_values, earlier
-        self._ways = 1 if has_noise else WAYS
+        self._plan, self._rows = plan, offered
+        self._ways = WAYS if plan.spend is None else 1
+        more = plan.amounts()
+        most = self.all_runs.accounts.after(self._charge(more))
+        self.all_runs.check(most, more)
+        self._others = most.values - max(self._charged, more.values)
+        return Price.of(plan.spend, most, self._checker.policy)
 
-    def _too_many(self, got: str) -> PolicyError:
-        most = self._checker.policy.values
-        return self._checker.refuse(
-            f"{most:,} values about a row in all", "values", got
-        )
+    def spared(self, plan: RunPlan, n_rows: int) -> NDArray[np.int64]:
+        """Return the rows of the table that a run would not tell too much of."""
+        policy, more = self._checker.policy, plan.amounts()
 
-    def price(self, own: Spend | None) -> Price | None:
-        """Return what the run spends of each of its rows, or refuse it."""
-        return self.all_runs.price(self._about, own)
+        def is_too_much(values: float, gaussian: float, pure: float) -> bool:
+            epsilon = epsilon_spent(gaussian, pure, policy.delta)
+            is_told = is_beyond(values, policy.values)
+            return is_told or is_beyond(epsilon, policy.epsilon)
 
-    def charge(self, own: Spend | None) -> None:
-        """Charge for what the run spends of each of its rows, once."""
-        self.all_runs.charge(self._about, own)
+        charge = self.all_runs.of(None, more, run=self._run)
+        places = self.all_runs.accounts.too_much(charge, is_too_much)
+        return np.setdiff1d(np.arange(n_rows), np.array(places, dtype=np.int64))
+
+    def reserve(
+        self, plan: RunPlan, rows: NDArray[np.int64] | None, is_over: bool
+    ) -> None:
+        """Charge every common row for all of the run, once, or refuse it.
+
+        One that is over has given back what it did not show.
+        """
+        self._plan, self._rows = plan, rows
+        if not is_over:
+            self._take(plan.amounts())
+
+    def _take(self, more: Amounts) -> None:
+        most = self.all_runs.charge(self._charge(more))
+        self._charged = max(self._charged, more.values)
+        self._others = most.values - self._charged
 
     def spent(self) -> float:
-        """Return epsilon of all that runs have spent of each of its rows."""
-        return self.all_runs.spent(self._about)
+        """Return epsilon of all that runs have spent of any common row."""
+        most = self.all_runs.accounts.after(self._charge(Amounts()))
+        return most.epsilon(self._checker.policy.delta)
 
     def left(self) -> tuple[int, float]:
         """Return the messages and the values about a row that are left."""
-        policy, shown = self._checker.policy, self._earlier + self._shown
-        return policy.rounds - self.counts["rounds"], policy.values - shown
+        policy, told = self._checker.policy, self._others + self._shown
+        return policy.rounds - self.counts["rounds"], policy.values - told
 
     def values(self, place: Path) -> float:
         """Return the values about a row that left of a seed, by its folder."""
@@ -272,32 +297,28 @@ class RunBudget(Budget):
         `network` is a digest of what shows them, `asked` their place in the run. The
         same view again, after a break, is free: it tells nothing new. A view of another
         network at the same place is a step that came out differently after a break; a
-        server could also cause it on purpose, so few of these are allowed.
+        server could also cause it on purpose, so few of these are allowed. What goes
+        beyond the plan of all seeds is charged a part of a seed ahead.
         """
-        name = place.name
+        name, planned = place.name, self._plan.values
         seed = self._seeds.get(name) or _Seed(place / "looks.bin")
         self._seeds[name] = seed
-        plan = (self._planned, self._ways)
-        if not seed.spend(network, repr(asked).encode(), n, *plan):
+        if not seed.spend(network, repr(asked).encode(), n, planned, self._ways):
             raise PolicyError(
-                f"Party '{self._checker.party}' shows {self._planned:.0f} values about "
-                "a row for one seed of the agreed settings, and a step goes "
+                f"Party '{self._checker.party}' shows {planned:.0f} values about a row "
+                "for one seed of the agreed settings, and a step goes "
                 f"{plural(self._ways, 'way')} at most after breaks. Got a request for "
                 "more."
             )
-        if self._shown > self._told:
-            self._tell(VALUES_AHEAD)
-            if self._earlier + self._shown > self._checker.policy.values:
-                raise self._too_many(f"more, {self._earlier:.0f} of them in other runs")
+        if self._shown > self._charged:
+            self._take(self._plan.amounts(self._shown + SPARE * planned))
 
-    def settle(self) -> None:
-        """Save what was spent, and no more."""
-        super().settle()
-        self._tell(0.0)
-
-    def _tell(self, ahead: float) -> None:
-        self._told = self._shown + ahead
-        self._earlier = self.all_runs.show(self._about, self._told)
+    def conclude(self) -> None:
+        """Give back what the run, which is over, was charged for and did not show."""
+        self.settle()
+        accounts, told = self.all_runs.accounts, self._plan.amounts(self._shown)
+        accounts.settle(self._charge(told).whom, self._run, told)
+        self._charged = self._shown
 
 
 class PredictionBudget(Budget):

@@ -210,7 +210,8 @@ def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
     >>> epsilon_of([Releases("randomised response", 3.0)], delta=0.0)
     3.0
     """
-    return epsilon_spent(*spent_by(releases), delta)
+    gaussian, pure = spent_by(releases)
+    return epsilon_spent(gaussian, pure, delta)
 
 
 def spent_by(releases: Sequence[Releases]) -> tuple[float, float]:

@@ -1,10 +1,16 @@
-"""Ids of rows: checked when they are read, shown to nobody."""
+"""Ids of rows: checked when they are read, shown to nobody.
+
+Every use of an id begins with :func:`canonical`. Rows are matched by it alone; whoever
+counts or draws something for a person goes by the coarser :func:`account_name`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import json
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +25,35 @@ MAX_IDS = 30_000_000  # of one table; a message of two points each stays under 2
 TYPES = ("absent", "text", "whole numbers")
 AT_ONCE = 1 << 16  # ids that are written out together
 DIGEST_BYTES = 16  # half of SHA-256: no two of MAX_IDS ids will collide
+
+WHOLE = re.compile(r"(-?)0*([0-9]+)(?:\.0*)?")  # a whole number, however it is written
+
+
+def canonical(value: object) -> str:
+    """Return the text of an id, as it is written.
+
+    >>> [canonical(value) for value in ("007", 7, 7.0, " Ada")]
+    ['007', '7', '7', ' Ada']
+    """
+    if isinstance(value, float | np.floating) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def account_name(value: object) -> str:
+    """Return the name by which a person is counted, and labels are drawn.
+
+    Another way to write an id must not begin a new account, nor draw a second answer:
+    whole numbers lose leading zeros, and texts blanks around them and other ways to
+    write a character. Two persons whose ids differ in nothing else share an account,
+    which then has what was told of both.
+
+    >>> [account_name(value) for value in ("007", 7, "7.0", " Ada")]
+    ['7', '7', '7', 'Ada']
+    """
+    text = unicodedata.normalize("NFC", canonical(value)).strip()
+    whole = WHOLE.fullmatch(text)
+    return text if whole is None else "".join(whole.groups())
 
 
 class Ids:
@@ -71,7 +106,22 @@ class Ids:
         for start in range(0, len(self), AT_ONCE):
             some = self._cells[start : start + AT_ONCE]
             cells = some.tolist() if isinstance(some, np.ndarray) else some
-            yield [f"{self.type[0]}:{cell}" for cell in cells]
+            yield [f"{self.type[0]}:{canonical(cell)}" for cell in cells]
+
+    def take(self, rows: NDArray[np.int64]) -> Ids:
+        """Return the ids of some rows."""
+        if isinstance(self._cells, np.ndarray):
+            return Ids(self._cells[rows], self.column)
+        return Ids([self._cells[row] for row in rows.tolist()], self.column)
+
+    def account_names(self, rows: NDArray[np.int64] | None = None) -> Iterator[str]:
+        """Yield the name of each row's account, of all rows unless some are given."""
+        if isinstance(self._cells, np.ndarray):  # written without leading zeros
+            return map(
+                str, (self._cells if rows is None else self._cells[rows]).tolist()
+            )
+        cells = self._cells
+        return map(account_name, cells if rows is None else (cells[i] for i in rows))
 
     def __len__(self) -> int:
         return len(self._cells)

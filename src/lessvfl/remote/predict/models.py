@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +20,8 @@ from lessvfl.core.trees.networks import Splits
 from lessvfl.data import Frame
 from lessvfl.errors import ConfigError
 from lessvfl.remote.align import keys
-from lessvfl.remote.checkpoint import read_state
 from lessvfl.remote.config import PartyConfig
-from lessvfl.remote.home import STATE, rows_of
-from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.predict.reasons import check_texts
-from lessvfl.remote.spent import AllRuns
 from lessvfl.run.accounting import Spend
 from lessvfl.run.ensemble import merge_parties
 from lessvfl.run.fitted import FittedParty, digest_of, digest_together
@@ -148,21 +143,6 @@ class PartyModels:
         how = (releases, noise.adjacency, noise.covers)
         spent = Spend("noise on embeddings", *how)
         return OpenModel(message, h, has_splits, none, spent)
-
-    def charge(self, model: OpenModel, checker: PolicyChecker) -> None:
-        """Charge for a release of all rows before the first of them leaves.
-
-        They may be those of training, and count as such; the same release is paid for
-        once.
-        """
-        if model.spent is None or model.sent.any():
-            return
-        digest = hashlib.sha256(model.h.contiguous().numpy().tobytes()).hexdigest()
-        side = read_state(self._folder / STATE)
-        all_runs = AllRuns(self._folder, checker, f"predictions of {digest}")
-        price = all_runs.charge(rows_of(side.values["facts"]), model.spent)
-        if price is not None:
-            log.info(price.words("row", "these predictions spend"))
 
     def _encode(self, model: FittedParty) -> Tensor:
         """Return all rows of the table as the network takes them."""

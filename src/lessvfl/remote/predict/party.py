@@ -10,7 +10,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from lessvfl.core.protocol import expect
 from lessvfl.core.trees.networks import HALF
 from lessvfl.data import Frame
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
+from lessvfl.remote.accounts import BITS, Amounts, Most
 from lessvfl.remote.align import Ids, PartyAligner, keys
 from lessvfl.remote.align.messages import padded
 from lessvfl.remote.align.psi import POINT_BYTES
@@ -43,6 +44,7 @@ from lessvfl.remote.predict.reasons import (
     PartyReasons,
     home_file,
 )
+from lessvfl.remote.price import Price
 from lessvfl.remote.requests import in_a_sentence
 from lessvfl.remote.session import (
     Aligned,
@@ -50,7 +52,8 @@ from lessvfl.remote.session import (
     Waiting,
     answer_alignment,
 )
-from lessvfl.remote.spent import PredictionBudget
+from lessvfl.remote.spent import AccountBudget, PredictionBudget
+from lessvfl.run.accounting import spent_by
 from lessvfl.run.record import JOURNAL, TOLD
 from lessvfl.terms import MINUTE
 from lessvfl.wire import control, messages
@@ -85,6 +88,7 @@ class PredictingParty:
         try:
             self.checker = PolicyChecker(name, config.policy)
             self.frame, self._ids = _allowed(config, frame, ids)
+            self.told = AccountBudget(self.folder, self.checker, self._ids)
             lately = rows_lately(self.folder / JOURNAL, config.policy.predict_rate)
             path = self.folder / "predicted.safetensors"
             self.budget = PredictionBudget(path, self.checker, lately)
@@ -259,8 +263,10 @@ class PredictingParty:
         model, rows = self._rows(places)
         if len(rows):  # none: the server checks who is there
             self._check_inference("clear")
-            self._charge(model, rows, len(np.unique(rows[~model.sent[rows]])))
-            self.models.charge(model, self.checker)
+            new = np.unique(rows[~model.sent[rows]])
+            self._charge(model, rows, len(new))
+            if len(new):
+                self._tell(model, new)
             model.sent[rows] = True
         h = model.h[:, torch.from_numpy(rows)]
         return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
@@ -302,6 +308,8 @@ class PredictingParty:
             )
         # Every time: another sum may be of other weights than the last.
         self._charge(model, rows, len(rows))
+        n_sums = len(model.message.seeds)
+        self._spend(rows, Amounts(n_sums, BITS * n_sums, predictions=1))
         said = model.h[0, torch.from_numpy(rows)].T > HALF
         return PathParty(self.name, said.numpy())
 
@@ -335,7 +343,10 @@ class PredictingParty:
         reasons.draw(self.folder, seeds, self.frame, asked.slopes)
         if telling == "home":
             return control.Agreed()
-        return reasons.told(found, asked.most)
+        told = reasons.told(found, asked.most)
+        n_values = told.values.shape[1]
+        self._spend(rows, Amounts(n_values, BITS * n_values))
+        return told
 
     def _check_inference(self, how: Inference) -> None:
         allowed = self.config.policy.predict_inference
@@ -370,6 +381,34 @@ class PredictingParty:
             self._write_down(model, PREDICT, len(rows))
         else:  # the same numbers again
             self._note("asked", "predict again")
+
+    def _tell(self, model: OpenModel, rows: NDArray[np.int64]) -> None:
+        """Charge for embeddings of rows; the same one of a row is charged once.
+
+        Without ids all rows of this very table are one answer.
+        """
+        h = model.h[0].contiguous().numpy()
+        n, bits = h.shape[1], 1 if model.has_splits else 8 * h.itemsize
+        gaussian, _ = spent_by(() if model.spent is None else model.spent.releases)
+        more = Amounts(n, bits * n, gaussian, predictions=1)
+        if self._ids is None:
+            answers: Iterable[bytes] = [hashlib.sha256(h.tobytes()).digest()]
+        else:
+            answers = (h[row].tobytes() for row in rows.tolist())
+        most = self._spend(rows, more, answers)
+        price = Price.of(model.spent, most, self.config.policy)
+        if price is not None and not model.sent.any():
+            log.info(price.words("row", "these predictions spend"))
+
+    def _spend(
+        self,
+        rows: NDArray[np.int64],
+        more: Amounts,
+        answers: Iterable[bytes] | None = None,
+    ) -> Most:
+        """Charge for what is told of rows, or refuse it."""
+        what = "predictions"
+        return self.told.charge(self.told.of(rows, more, answers), what)
 
     def _write_down(self, model: OpenModel, asked: str, n_rows: int) -> None:
         """Write a request to the operator's journal, before it is answered."""
