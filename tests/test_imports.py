@@ -68,7 +68,7 @@ ONLY_IN: dict[str, set[str]] = {
     "prometheus_client": {"web"},
     "starlette": {"web", "remote.predict.service"},
     "uvicorn": {"web"},
-    "cryptography": {"core.sharing", "remote"},
+    "cryptography": {"core.noise", "core.sharing", "remote"},
     "typer": {"cli", "bench.cli"},
     "jinja2": {"templates"},
     "markupsafe": {"templates", "report.parts"},

@@ -67,11 +67,13 @@ def train_jointly(
         z = stage.passes.forward(H).requires_grad_()
         loss = batch.risk(z)  # R_B
         stage.watch(H, loss)
-        *grads, down = stage.passes.back(*gradients(loss.sum(), [z]))
+        (slope,) = gradients(loss.sum(), [z])
+        slope = batch.released(slope, plan.stage, step)
+        *grads, down = stage.passes.back(slope)
         if plan.record:  # less-vfl-auto: parties select by these gradients
             down = batch.of_log_likelihood(down, z.detach())
         widths = [parties.sizes[name] for name in parties.names]
-        down = batch.protected(down, widths, plan.stage, step)
+        down = batch.blurred(down, widths, plan.stage, step)
         rate, last = stage.pace(held_out)
         stage.update(grads, rate)  # line 8
         h = parties.descend(plan, step, labels.seeds, down, rate, last)  # lines 9-13

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lessvfl.core.plans import Rows, take
-from lessvfl.core.privacy import GradientDefence, streams_by
+from lessvfl.core.privacy import GradientDefence
 from lessvfl.core.prox import per_replica
 from lessvfl.terms import Task
 
@@ -124,16 +124,25 @@ class Labels:
     defence: GradientDefence | None = None  # of its gradients; None: they leave as such
     private: tuple[int, ...] = ()  # seeds of its noise, which parties do not know
 
-    def protected(
+    def released(self, slope: Tensor, *name: str | int) -> Tensor:
+        """Return dL/dz (R, b, C) as the step may use it: with noise that has a price.
+
+        All that leaves the server, and its own network, are computed from it.
+        """
+        if self.defence is None or self.defence.kind != "gaussian":
+            return slope
+        return self.defence.release(slope, self.private, *name)
+
+    def blurred(
         self, gradient: Tensor, widths: Sequence[int], *name: str | int
     ) -> Tensor:
-        """Return dL/dh (R, b, E) as it may leave, each party's part for itself."""
-        if self.defence is None:
+        """Return dL/dh (R, b, E) with what has no price, each party's part alone."""
+        if self.defence is None or self.defence.kind == "gaussian":
             return gradient
-        parts = []
-        for place, own in enumerate(torch.split(gradient, list(widths), dim=2)):
-            streams = streams_by(own, self.private, "defence", *name, place)
-            parts.append(self.defence.apply(own, self.y, streams))
+        parts = [
+            self.defence.blur(own, self.y, self.private, *name, place)
+            for place, own in enumerate(torch.split(gradient, list(widths), dim=2))
+        ]
         return torch.cat(parts, dim=2)
 
     def at(self, rows: Rows) -> Labels:

@@ -6,7 +6,6 @@ the others change what can be read off a message, and promise nothing.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +13,14 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lessvfl.core.network import MLP, Network
-from lessvfl.core.plans import stream
+from lessvfl.core.noise import LEAST_NOISE, Draw, block_draws, noisy_rows, row_draws
 from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import GradientDefenceName, Releases
+from lessvfl.terms import PartyId
 
 TINY = 1e-12  # a norm, or a square of one, that counts as none
 GRID = np.linspace(0, 1, 65)  # shares of a power that are tried
@@ -31,11 +32,21 @@ class ClippedNoise:
     """Rows of numbers clipped to a norm, with Gaussian noise on every number.
 
     `noise` is the deviation as a multiple of `clip`. Another row in the place of one
-    moves it by twice the clip at most: the sensitivity.
+    moves it by twice the clip at most: the sensitivity. ``core/noise.py`` has the
+    release itself.
     """
 
     clip: float
     noise: float
+
+    def __post_init__(self) -> None:
+        """Refuse noise that is too small for numbers on its grid."""
+        if self.noise < LEAST_NOISE:
+            raise ConfigError(
+                "Noise on embeddings or gradients must have a deviation of at least "
+                f"{LEAST_NOISE:.2g} of the clip, so that float32 holds every "
+                f"number exactly. Got {self.noise:g}."
+            )
 
     adjacency: ClassVar[str] = "what one row is computed from is another row's"
     covers: ClassVar[str] = (
@@ -60,11 +71,14 @@ class ClippedNoise:
         finite = rows.nan_to_num(0.0, 0.0, 0.0)
         return finite * self.factors(finite)
 
-    def apply(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return rows (R, n, width), clipped and with noise, a stream a replica."""
-        drawn = [torch.randn(rows.shape[1:], generator=one) for one in generators]
+    def release(self, rows: Tensor, draws: Sequence[Draw]) -> Tensor:
+        """Return rows (R, n, width) as they may leave, with draws for each replica."""
         deviation = self.noise * self.clip
-        return self.clipped(rows) + deviation * torch.stack(drawn).to(rows)
+        released = [
+            noisy_rows(values, self.clip, deviation, draw)
+            for values, draw in zip(as_floats(rows), draws, strict=True)
+        ]
+        return torch.from_numpy(np.stack(released)).to(rows)
 
     def back(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the gradient by the rows before they were clipped."""
@@ -85,19 +99,9 @@ def norms_of(rows: Tensor) -> Tensor:
     return norms.clamp_min(TINY)
 
 
-def streams_by(
-    values: Tensor, seeds: Sequence[int], *name: str | int
-) -> list[torch.Generator]:
-    """Return a stream a replica, of a seed, a name, and the values (R, ...) themselves.
-
-    The same values have the same noise, and others noise of their own: no difference of
-    two is without.
-    """
-    found = []
-    for seed, own in zip(seeds, values.detach().cpu(), strict=True):
-        content = hashlib.sha256(own.contiguous().numpy().tobytes()).hexdigest()
-        found.append(stream(seed, *name, content))
-    return found
+def as_floats(values: Tensor) -> NDArray[np.float64]:
+    """Return values as an array of their own."""
+    return values.detach().cpu().numpy().astype(np.float64)
 
 
 # ------------------------------------------------------------------- what a party sends
@@ -107,18 +111,32 @@ def streams_by(
 class EmbeddingGuard:
     """Noise on all embeddings that leave a party, or on what they are computed from.
 
-    It is drawn by the party's own seed and by what it is added to: the same embeddings
-    sent again have the same noise, and others at the same step, after a break, have
-    noise of their own.
+    It is keyed by the party's own secret and by what it is added to: the same
+    embeddings sent again have the same noise, and others at the same step, after a
+    break, have noise of their own.
     """
 
     mechanism: ClippedNoise
+    party: PartyId
     seeds: tuple[int, ...]  # the party's own
     inside: bool = False  # on the first layer's output, in the place of embeddings
 
     def release(self, h: Tensor, *name: str | int) -> Tensor:
         """Return numbers of rows (R, n, width) as they may leave."""
-        return self.mechanism.apply(h, streams_by(h, self.seeds, "noise", *name))
+        draws = [
+            block_draws(seed, "embeddings", self.party, *name) for seed in self.seeds
+        ]
+        return self.mechanism.release(h, draws)
+
+    def release_by_row(
+        self, h: Tensor, *name: str | int, ids: Sequence[str] | None
+    ) -> Tensor:
+        """Return the same, no row's noise depending on which others are there."""
+        draws = [
+            row_draws(seed, "embeddings by row", self.party, *name, ids=ids)
+            for seed in self.seeds
+        ]
+        return self.mechanism.release(h, draws)
 
     def back(self, gradient: Tensor, h: Tensor) -> Tensor:
         """Return the gradient by what was given to :meth:`release`."""
@@ -148,30 +166,36 @@ class EmbeddingGuard:
 
 @dataclass(frozen=True)
 class GradientDefence:
-    """What a server does to dL/dh (R, b, E_m) before it sends it to a party.
+    """What a server does to gradients before they leave.
 
-    ``max-norm`` stretches every row's gradient at random, so that all may be as long as
-    the longest; ``marvell`` adds the noise that makes two classes least different for
-    its power (both after Li et al., Label leakage and protection in two-party split
-    learning, ICLR 2022); ``gaussian`` clips and adds noise. Only the last has a price
-    that an accountant knows.
+    ``gaussian`` clips dL/dz (R, b, C) of every row and adds noise, once a step: what
+    any party gets, and the fusion network's own update, come of that. ``max-norm``
+    stretches every row of a party's dL/dh (R, b, E_m) at random, so that all may be as
+    long as the longest; ``marvell`` adds the noise that makes two classes least
+    different for its power (both after Li et al., Label leakage and protection in
+    two-party split learning, ICLR 2022). Only the first has a price that an accountant
+    knows.
     """
 
     kind: GradientDefenceName
     noise: float  # marvell: power by that of the difference of classes; gaussian
     clip: float  # gaussian: of a row's gradient times the rows of its batch
 
-    def apply(
-        self, gradient: Tensor, y: Tensor, generators: Sequence[torch.Generator]
+    def release(self, slope: Tensor, seeds: Sequence[int], *name: str | int) -> Tensor:
+        """Return dL/dz (R, b, C) as all may be computed from it: Gaussian noise."""
+        n = slope.shape[1]
+        draws = [block_draws(seed, "gradients", *name) for seed in seeds]
+        return self.mechanism.release(slope * n, draws) * self.shrinks / n
+
+    def blur(
+        self, gradient: Tensor, y: Tensor, seeds: Sequence[int], *name: str | int
     ) -> Tensor:
-        """Return gradients (R, b, width) as they may leave; labels are (S, b)."""
-        if self.kind == "gaussian":
-            n = gradient.shape[1]
-            return self.mechanism.apply(gradient * n, generators) * self.shrinks / n
+        """Return a party's dL/dh (R, b, width), changed; labels are (S, b)."""
         change = _stretched if self.kind == "max-norm" else self._least_different
-        own = y.expand(len(gradient), -1)
-        parts = zip(gradient, own, generators, strict=True)
-        return torch.stack([change(*part) for part in parts])
+        parts = zip(gradient, y.expand(len(gradient), -1), seeds, strict=True)
+        return torch.stack(
+            [change(g, own, _normals_like(g, seed, *name)) for g, own, seed in parts]
+        )
 
     @property
     def shrinks(self) -> float:
@@ -189,10 +213,8 @@ class GradientDefence:
         assert self.kind == "gaussian"
         return ClippedNoise(self.clip, self.noise)
 
-    def _least_different(
-        self, gradient: Tensor, y: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        """Add Marvell's noise to the gradients (b, width) of two classes."""
+    def _least_different(self, gradient: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        """Add Marvell's noise, by normals z, to gradients (b, width) of two classes."""
         is_one = y.bool()
         if is_one.all() or not is_one.any():
             return gradient
@@ -210,18 +232,22 @@ class GradientDefence:
         power = self.noise * square
         found = marvell_variances(square, spread, share, power, width)
         axis = (between / math.sqrt(square)).to(gradient)
-        z = torch.randn(gradient.shape, generator=generator).to(gradient)
         along = (z @ axis).unsqueeze(1) * axis
         variances = torch.tensor(found).to(gradient)[is_one.long()]
         first, rest = variances.sqrt().unsqueeze(2).unbind(dim=1)
         return gradient + first * along + rest * (z - along)
 
 
-def _stretched(gradient: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+def _normals_like(values: Tensor, seed: int, *name: str | int) -> Tensor:
+    """Return standard normal numbers, keyed by the values that they go with."""
+    content = as_floats(values).view(np.int64)
+    return torch.from_numpy(block_draws(seed, "blur", *name)(content)).to(values)
+
+
+def _stretched(gradient: Tensor, y: Tensor, z: Tensor) -> Tensor:
     norms = norms_of(gradient)
     factor = ((norms.max() / norms).square() - 1).clamp_min(0).sqrt()
-    z = torch.randn(len(gradient), 1, generator=generator).to(gradient)
-    stretched: Tensor = gradient * (1 + factor * z)
+    stretched: Tensor = gradient * (1 + factor * z[:, :1])
     return stretched
 
 

@@ -36,7 +36,18 @@ from lessvfl.methods.base import Joint, Method
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties, concatenate
 
+FEWEST_ROWS = 8  # of stage 2
 NOISE = 0.025  # how often a whole run may keep anything where labels are pure noise
+
+
+def _some_rows() -> settings.Kind:
+    """Allow no rows, or as many as a path of lambdas needs."""
+    several = settings.an_int(FEWEST_ROWS)
+    return settings.Kind(
+        f"0 or {several.allowed}",
+        lambda rows: settings.an_int(0, 0).accepts(rows) or several.accepts(rows),
+        several.read,
+    )
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,10 @@ class Config(Joint):
         settings.a_float(open_low=True), 0.005, "learning rate of pre-training"
     )
     server_rows: int = settings.setting(
-        settings.an_int(8), 512, "rows whose embeddings the server asks for in stage 2"
+        _some_rows(),
+        512,
+        "rows whose embeddings the server asks for in stage 2; 0: no such stage, and "
+        "all components stay",
     )
     server_errors: float = settings.setting(
         settings.a_float(), 0.25, "standard errors that stage 2 may lose for simplicity"
@@ -115,8 +129,8 @@ class Config(Joint):
         return (self.pretrain(), *selection, self.train())
 
     def stored(self) -> tuple[int | None, int] | None:
-        """Return how many rows stage 2 asks for, and in how many bits."""
-        return self.server_rows, self.bits
+        """Return how many rows stage 2 asks for, and in how many bits, if it is on."""
+        return (self.server_rows, self.bits) if self.server_rows else None
 
     def pretrain(self) -> TrainPlan:
         """Return the plan of stage 1, whose gradients are remembered."""
@@ -187,11 +201,11 @@ def select(
     train_jointly(parties, fusion, labels, pretrain, observe, keeper)  # stage 1
 
     kept = None
-    if _is_linear(fusion):  # stage 2
+    if config.server_rows and _is_linear(fusion):  # stage 2
         plan = PathPlan(config.server_rows, config.bits, config.server_errors)
         find = functools.partial(_components, parties, labels, plan, observe)
         kept, fusion = narrow_to_kept(fusion, find, keeper)
-    else:
+    elif config.server_rows:
         warn(
             "The path of lambdas of stage 2 needs a linear fusion network: with this "
             "one all components stay."

@@ -164,6 +164,7 @@ class ServerConfig(Common):
     silence: AboveZero = 60.0  # seconds without a sign of life from a connected party
     save_every: Positive = 50  # steps between two checkpoints
     status: str | None = None  # HOST:PORT of the status page
+    seed_private: Literal["own", "shared"] = "own"  # shared: as 'lessvfl run' has it
     policy: LabelPolicy = field(default_factory=LabelPolicy)  # what labels may cost
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ from lessvfl.remote import certificates, policy
 from lessvfl.remote.tables import NOT_THE_SERVERS, refuse_whole_rows
 from lessvfl.run import experiment, folder
 from lessvfl.run.numbers import join_numbers, removed_share
+from lessvfl.run.profiles import Settings
 from lessvfl.run.record import RunRecord
 from lessvfl.run.simulate import Job
 from lessvfl.status import Status, file
@@ -269,7 +270,7 @@ def write_folders(
         sample_weight="weight" if "weight" in labels else None,
         group_column="block" if "block" in labels else None,
         task=dataset.task,
-        tell_share=True,  # all sides belong to one operator
+        **_server_secrets(own),
         evaluation=evaluation,
         method=own.method,
         profile=own.profile,
@@ -336,6 +337,17 @@ def _label_table(dataset: Dataset, blocks: Blocks | None) -> dict[str, Any]:
     if dataset.weight is not None:  # those of test rows count nowhere
         table["weight"] = np.concatenate([dataset.weight, np.ones(len(of_test))])
     return table
+
+
+def _server_secrets(own: Settings) -> dict[str, Any]:
+    """Return what the server's config says of its seed and of telling of labels.
+
+    All sides belong to one operator: it tells, and its seed is shared as in a
+    simulation, unless noise protects labels.
+    """
+    kind = own.labels.gradient_defence
+    private = "shared" if kind == "none" else "own"
+    return {"tell_share": kind != "gaussian", "seed_private": private}
 
 
 def _noise(job: Job) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from lessvfl.remote.accounts import Accounts, Amounts, Charge, Most
 from lessvfl.remote.align.ids import account_name
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.policy import LabelPolicy, Policy
-from lessvfl.remote.tables import LabelTable, tells_labels
-from lessvfl.run.accounting import Spend, epsilon_of, of_labels, spent_by
+from lessvfl.remote.tables import LabelTable
+from lessvfl.run.accounting import Spend, epsilon_of, of_labels, spent_by, unpriced
 from lessvfl.run.profiles import Settings
 
 ROUNDING = 1e-9  # of sums, as a share
@@ -128,7 +128,7 @@ class LabelBudget:
         config = self._config
         n_seeds = len(fold_seeds(config.seeds, self._own.data.folds))
         sizes = (len(self._table.dataset.label_names), len(config.everyone), n_seeds)
-        return of_labels(self._own, *sizes)
+        return of_labels(self._own, *sizes, config.tell_share)
 
     def price(self, run: str) -> Price | None:
         """Return what a run of that name costs with all rows, or refuse it."""
@@ -159,15 +159,14 @@ class LabelBudget:
         own, config = self.spend(), self._config
         if own is None or self._is_randomised:
             return
-        n_parties = len(config.everyone)
-        plans = self._own.config.plans(n_parties)
+        plans = self._own.config.plans(len(config.everyone))
         per_epoch = min(
             plan.batches(n_train, (0,)).n_per_epoch
             for plan in plans
             if isinstance(plan, TrainPlan)
         )
         n_epochs = 1 + math.ceil((config.save_every - 1) / per_epoch)  # begun in them
-        again = dataclasses.replace(own.releases[0], times=n_parties * n_epochs)
+        again = dataclasses.replace(own.releases[0], times=n_epochs)
         more = Amounts(gaussian=spent_by([again])[0])
         self._accounts.charge(Charge(self._whom(rows), more), self._checked)
 
@@ -218,17 +217,16 @@ class LabelBudget:
 
     def _checked(self, most: Most | None) -> Price | None:
         """Return what a run costs; refuse one that is beyond the bound, or has none."""
-        policy, dataset = self._config.policy, self._table.dataset
+        config, policy = self._config, self._config.policy
         found = None if most is None else Price.of(self.spend(), most, policy)
         got = None
         if found is None:
             got = "a run in which no mechanism with a price protects them"
+            n_classes = len(self._table.dataset.label_names)
+            if without := unpriced(self._own, n_classes, config.tell_share):
+                got += f": {without[0]} has none"
         elif found.is_too_much:
             got = found.refused()
-        elif not self._is_randomised and self._config.tell_share:
-            got = "'tell_share', which tells parties of them"
-        elif tells_labels(dataset, self._own):
-            got = "split=stratified, which tells parties of them; set split=random"
         if policy.epsilon is not None and got is not None:
             raise ConfigError(
                 f"All runs together may spend epsilon {policy.epsilon:g} of every "

@@ -339,6 +339,12 @@ class ServerProcess:
         """Return what the run is called beside other runs of this label holder."""
         return self.home.key("run").hex()[:16]
 
+    def private_seed(self, seed: int) -> int:
+        """Return the seed of its network and its noise, which no party can know."""
+        if self.config.seed_private == "shared":
+            return seed
+        return self.home.seed("private", seed)
+
     def _agree(self, seed: int) -> SeedLabels:
         """Tell every party what is run, and which rows are for what."""
         self.hub.run_id = self._run_id()
@@ -370,8 +376,8 @@ class ServerProcess:
     def _run_once(self, files: SeedFiles) -> dict[str, Any]:
         """Agree with every party where to go on, and run to the end."""
         config, own, rows = self.config, self.settings, self._agree(files.seed)
-        private = self.home.seed("noise", files.seed)
-        build = Builder(own, [files.seed], config.device, private=[private])
+        private = [self.private_seed(files.seed)]
+        build = Builder(own, [files.seed], config.device, private=private)
         saved, problem = files.saved(), rows.problem
         labels = build.server_labels([problem])
         ledger = Ledger(1, watch=self._billed)
@@ -424,7 +430,9 @@ class ServerProcess:
             files.seed, 0, server, recorder.recorded(0), resent_bytes=self.resent
         )
         all_runs = self.labels.spent(self.rows.common)
-        spent = privacy(self.labels.spend(), {}, unpriced(own), all_runs)
+        n_classes = len(self.table.dataset.label_names)
+        without = unpriced(own, n_classes, config.tell_share)
+        spent = privacy(self.labels.spend(), {}, without, all_runs)
         return numbers | trees_of(fusion, server) | {"bill": ledger.lines(0)} | spent
 
 

@@ -245,7 +245,8 @@ class LabelTable:
 
     def facts(self, config: ServerConfig, code: str | None) -> dict[str, str]:
         """Return digests of all that a run depends on; `code` is of its network."""
-        own, lasting = self.dataset, {"label": config.label, "id": config.id}
+        own, names = self.dataset, ("label", "id", "seed_private")
+        lasting = {name: getattr(config, name) for name in names}
         told = {} if own.randomised is None else {"randomised labels": own.randomised}
         return facts_of(
             own.X,
@@ -315,6 +316,12 @@ def resolve_settings(config: ServerConfig, table: LabelTable) -> Settings:
                 "config. Got it in the server's."
             )
     given = dict(config.settings)
+    defence = given.get("gradient_defence", "none")
+    if config.seed_private == "shared" and defence != "none":
+        raise ConfigError(
+            "The 'seed_private' setting of the server must be own with "
+            "'gradient_defence', whose noise nobody else may know. Got shared."
+        )
     if config.folds > 1:
         given["folds"] = config.folds
     if config.ensemble:

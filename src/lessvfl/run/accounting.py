@@ -81,12 +81,17 @@ def finite(value: float) -> float | None:
 
 
 def of_labels(
-    own: Settings, n_classes: int, n_parties: int, n_seeds: int = 1
+    own: Settings,
+    n_classes: int,
+    n_parties: int,
+    n_seeds: int = 1,
+    tells_share: bool = False,
 ) -> Spend | None:
     """Return what a run spends of a label, if all parties put together what they got.
 
-    None where no mechanism with a price stands before it. Randomised labels cost once,
-    whatever is computed from them.
+    None where no mechanism with a price stands before it, or not before all that leaves
+    (`unpriced_uses`). Randomised labels cost once, whatever is computed from them.
+    Gradients cost one release for each step that a row is in, for all parties together.
     """
     labels = own.labels
     check_gradients(own, n_parties)
@@ -97,10 +102,39 @@ def of_labels(
     if labels.gradient_defence != "gaussian":
         return None
     defence = GradientDefence("gaussian", labels.gradient_noise, labels.gradient_clip)
-    times = n_gradients(own, n_parties) * n_parties * n_seeds
-    noise = defence.mechanism
-    releases = (noise.releases(times),)
-    return Spend("noise on gradients", releases, noise.adjacency, noise.covers)
+    releases = (defence.mechanism.releases(n_gradients(own, n_parties) * n_seeds),)
+    if unpriced_uses(own, n_classes, tells_share):
+        return None
+    one = RandomisedResponse  # whose labels are those of the same tables
+    return Spend("noise on gradients", releases, one.adjacency, one.covers)
+
+
+def unpriced_uses(
+    own: Settings, n_classes: int, tells_share: bool = False
+) -> list[str]:
+    """Return what a run computes from true labels beside gradients, and who sees it.
+
+    With any of these an epsilon of noise on gradients would not be one of labels. Each
+    names the setting that does without.
+    """
+    data, labels, config = own.data, own.labels, own.config
+    uses = {
+        "labels that are amounts, which are scaled by all of them": n_classes == 0,
+        "stage 2, which chooses components by labels (server_rows=0 of less-vfl-auto "
+        "or method=local-lasso leaves it out)": config.stored() is not None,
+        "schedule=watched, which ends training by labels (cosine and constant do "
+        "not)": config.schedule == "watched",
+        "class_weight, which is made relative to all labels (none is not)": (
+            labels.class_weight is not None
+        ),
+        "split=stratified, which draws test rows by labels (random does not)": (
+            data.split == "stratified"
+        ),
+        "tell_share, which tells how many labels are alike (false does not)": (
+            tells_share
+        ),
+    }
+    return [use for use, is_on in uses.items() if is_on]
 
 
 def of_columns(own: Settings, extent: Extent) -> Spend | None:
@@ -118,10 +152,15 @@ def of_columns(own: Settings, extent: Extent) -> Spend | None:
     return Spend(f"noise on {where}", releases, *how)
 
 
-def unpriced(own: Settings) -> list[str]:
-    """Return the names of defences that are on and promise nothing."""
+def unpriced(own: Settings, n_classes: int, tells_share: bool = False) -> list[str]:
+    """Return the defences that are on and promise nothing, and why."""
     kind = own.labels.gradient_defence
-    return [kind] if kind in ("marvell", "max-norm") else []
+    if kind != "gaussian":
+        return [] if kind == "none" else [kind]
+    uses = unpriced_uses(own, n_classes, tells_share)
+    if not uses or own.labels.label_epsilon is not None:
+        return []
+    return [f"noise on each message, beside {'; '.join(uses)},"]
 
 
 def check_gradients(own: Settings, n_parties: int) -> None:

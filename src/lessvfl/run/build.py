@@ -85,9 +85,9 @@ def cut_stored(on: Scratch, X: Tensor, used: Tensor) -> Tensor:
 class Builder:
     """Builds everything of a run out of its settings, seeds and device.
 
-    A party's weights, a side's own random streams come from `private` seeds, the shared
-    ones unless given. Noise is as much as settings say: `accounting.with_noise` has put
-    it in the place of an epsilon.
+    A side's weights, its noise and its own random streams come from `private` seeds,
+    the shared ones unless given. Noise is as much as settings say:
+    `accounting.with_noise` has put it in the place of an epsilon.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Builder:
         net = self.settings.net
         given = self.networks.fusion or net.fusion_net
         widths = net.fusion_widths(n_components, n_outputs)
-        return self._network(widths, given, self.seeds)
+        return self._network(widths, given, self.private)
 
     def _network(
         self,
@@ -229,13 +229,14 @@ class Builder:
             observe,
             self.private,
             methods.get(self.settings.method).protocol_of(config),
-            self._guard(),
+            self._guard(name),
         )
 
-    def _guard(self) -> EmbeddingGuard | None:
+    def _guard(self, party: PartyId) -> EmbeddingGuard | None:
         noise, at = self.embedding_noise, self.settings.data.noise_at
-        is_inside = at == "first-layer"
-        return None if noise is None else EmbeddingGuard(noise, self.private, is_inside)
+        if noise is None:
+            return None
+        return EmbeddingGuard(noise, party, self.private, at == "first-layer")
 
     @property
     def embedding_noise(self) -> ClippedNoise | None:

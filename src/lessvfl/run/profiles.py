@@ -69,7 +69,14 @@ _DEFAULT: dict[str, dict[str, Any]] = {
 # component, so that there is one number to protect (docs/selection.md).
 _FEW_RELEASES = {"pretrain_epochs": 1.0}
 _BEHIND_EMBEDDINGS = {"train_epochs": 2.0, "embedding_clip": 0.2}
-_BEHIND_GRADIENTS = {"train_epochs": 1.0, "gradient_clip": 0.2}
+# Behind noise on gradients, nothing else is computed from labels: no stage 2, and an
+# end of training that is known before (`accounting.unpriced_uses`).
+_BEHIND_GRADIENTS: dict[str, Any] = {
+    "train_epochs": 1.0,
+    "gradient_clip": 0.2,
+    "server_rows": 0,
+    "schedule": "cosine",
+}
 MANY_CLASSES = 8  # from here on they take twice the components
 SEVERAL = {"components_per_column": 0.75}  # classes, which lie in more directions
 # Parties are told both before rows are aligned. So these are multiples of what the
@@ -247,7 +254,7 @@ def _behind_noise(given: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     on_gradients = given.get("gradient_defence") == "gaussian"
     if not (on_embeddings or on_gradients):
         return {}
-    start = dict(_FEW_RELEASES)
+    start: dict[str, Any] = dict(_FEW_RELEASES)
     if on_embeddings:
         start |= _BEHIND_EMBEDDINGS
     if on_gradients:

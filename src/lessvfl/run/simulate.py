@@ -120,7 +120,7 @@ class Job:
         labels = accounting.of_labels(own, n_classes, len(parties), n_seeds)
         columns = accounting.of_columns(own, self.extent(n_seeds, len(parties)))
         of_each = dict.fromkeys(parties, columns)
-        return numbers.privacy(labels, of_each, accounting.unpriced(own))
+        return numbers.privacy(labels, of_each, accounting.unpriced(own, n_classes))
 
     def extent(self, n_seeds: int, n_parties: int) -> Extent:
         """Return how often rows are in so many seeds."""

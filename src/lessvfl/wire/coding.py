@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl.core.plans import stream
+from lessvfl.core import noise
 
 Float32s = NDArray[np.float32]
 BITS = (4, 8, 16, 32)
@@ -117,7 +117,12 @@ def encode_alike(
     parts = [block.numpy(force=True) for block in blocks]
     exact = np.concatenate(parts) if len(parts) > 1 else parts[0]
     exact = exact.astype(np.float32, copy=False)
-    begin = [_draw(exact.shape[2], seed, name) for name in names for seed in seeds]
+    width = exact.shape[2]
+    begin = [
+        [noise.uniforms(seed, width, "round", *name)]
+        for name in names
+        for seed in seeds
+    ]
     results = _round(exact, np.array(begin), bits)
     coded = []
     for start in range(0, len(exact), len(seeds)):
@@ -127,18 +132,12 @@ def encode_alike(
     return coded
 
 
-def _draw(width: int, seed: int, name: Sequence[str | int]) -> Float32s:
-    """Draw where the sums of every column begin, between 0 and 1, (1, width)."""
-    drawn: Float32s = torch.rand(
-        1, width, generator=stream(seed, "round", *name)
-    ).numpy()
-    return drawn
-
-
 def _round(
-    exact: Float32s, begin: Float32s, bits: int
+    exact: Float32s, begin: NDArray[np.float64], bits: int
 ) -> tuple[NDArray[np.int32], Float32s, Float32s, Float32s]:
     """Return levels, the lowest one, the distance of two, and the rounded values.
+
+    `begin` (replicas, 1, width) is where the sums of every column begin.
 
     In NumPy: with few rows, as usual, its calls cost least.
     """

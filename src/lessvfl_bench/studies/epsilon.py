@@ -159,7 +159,7 @@ def protected(
         times = accounting.n_embeddings(own, extent)
     elif defence == GRADIENTS:
         name = "gradient_noise"
-        times = accounting.n_gradients(own, n_parties) * n_parties
+        times = accounting.n_gradients(own, n_parties)
     else:
         return own
     one = ClippedNoise(1.0, 1.0)

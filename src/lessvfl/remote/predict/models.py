@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from lessvfl.core.trees.networks import Splits
 from lessvfl.data import Frame
 from lessvfl.errors import ConfigError
 from lessvfl.remote.align import keys
+from lessvfl.remote.align.ids import Ids
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.predict.reasons import check_texts
 from lessvfl.run.accounting import Spend
@@ -74,9 +74,15 @@ class PartyModels:
     """The models of all seeds of a party's run, on the table of today."""
 
     def __init__(
-        self, name: str, config: PartyConfig, record: RunRecord, frame: Frame
+        self,
+        name: str,
+        config: PartyConfig,
+        record: RunRecord,
+        frame: Frame,
+        ids: Ids | None,
     ) -> None:
         self._name, self._config, self._frame = name, config, frame
+        self._ids = None if ids is None else [*ids.account_names()]
         self._record, self._folder = record, Path(config.out)
         models = [_fitted(config, run["seed"]) for run in record.runs]
         for model in models:  # fails now if the table does not fit
@@ -138,11 +144,24 @@ class PartyModels:
         h, has_splits = self._embed(model), isinstance(model.net, Splits)
         if (noise := self._noise) is None:
             return OpenModel(message, h, has_splits, none, None)
-        h = _released(noise, h, [one.n_components for one in models], secret)
+        seed = SECRET + int.from_bytes(keys.derive(secret, "noise"), "big")
+        guard = EmbeddingGuard(noise, self._name, (seed,))
+        parts = torch.split(h, [one.n_components for one in models], dim=2)
+        names = zip(parts, message.seeds, strict=True)
+        h = torch.cat([self._released(guard, *part) for part in names], dim=2)
         releases = (noise.releases(len(models)),)
         how = (releases, noise.adjacency, noise.covers)
         spent = Spend("noise on embeddings", *how)
         return OpenModel(message, h, has_splits, none, spent)
+
+    def _released(self, guard: EmbeddingGuard, h: Tensor, seed: int) -> Tensor:
+        """Return the embeddings of a seed's model as they may leave.
+
+        The noise of a row is keyed by its id and its values: the same whenever it is
+        asked for, and whichever other rows are in the table.
+        """
+        run, ids = self._record.header["run"], self._ids
+        return guard.release_by_row(h, "predict", run, seed, ids=ids)
 
     def _encode(self, model: FittedParty) -> Tensor:
         """Return all rows of the table as the network takes them."""
@@ -163,17 +182,3 @@ class PartyModels:
         with torch.no_grad():
             parts = [model.net(x[:, start : start + ROWS_AT_ONCE]) for start in starts]
         return torch.cat(parts, dim=1)
-
-
-def _released(
-    noise: ClippedNoise, h: Tensor, sizes: Sequence[int], secret: bytes
-) -> Tensor:
-    """Return embeddings of all rows as they may leave, those of each seed apart.
-
-    The same table has the same noise whenever it is asked for.
-    """
-    seed = int.from_bytes(keys.derive(secret, "noise"), "big")
-    guard = EmbeddingGuard(noise, (SECRET + seed,))
-    parts = torch.split(h, [*sizes], dim=2)
-    own: list[Any] = [guard.release(part, "predict", i) for i, part in enumerate(parts)]
-    return torch.cat(own, dim=2)

@@ -96,7 +96,7 @@ class PredictingParty:
             self._journal = Journal(self.folder / JOURNAL)
             files.callback(self._journal.close)
             self._new_aligner()
-            self.models = PartyModels(name, config, self.record, self.frame)
+            self.models = PartyModels(name, config, self.record, self.frame, self._ids)
         except BaseException:
             self.close()
             raise

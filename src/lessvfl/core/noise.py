@@ -1,0 +1,119 @@
+"""Gaussian noise from a keyed generator, added on a grid.
+
+The key is an HMAC, by a side's secret, of the place of a release and of the quantised
+values that leave there: the same values sent again have the same noise, and other
+values have independent noise. The stream is ChaCha20, of which no number of draws tells
+the others, unlike that of PyTorch's and NumPy's generators.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Draw = Callable[[Integers], Floats]  # standard normals for quantised values
+
+GRID_BITS = 12  # the deviation has at least 2^12 steps of the grid
+EXACT = 1 << 24  # whole numbers below are exact in float32
+LEAST_NOISE = 2.0**-10  # deviation by clip, so that all numbers stay below `EXACT`
+
+
+def uniforms(secret: int, n: int, *place: str | int) -> Floats:
+    """Return the `n` numbers in [0, 1) that a secret's holder draws at a place."""
+    stream = hashlib.shake_256(repr((secret, place)).encode()).digest(8 * n)
+    return _numbers(stream)
+
+
+def _numbers(stream: bytes) -> Floats:
+    words = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
+    return words.astype(np.float64) * 2.0**-53
+
+
+def normals(keys: Sequence[bytes], n: int) -> Floats:
+    """Return `n` standard normal numbers of every key, (len(keys), n): Box-Muller."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+    half = -(-n // 2)
+    nothing, nonce = bytes(16 * half), bytes(16)
+    streams = [
+        Cipher(algorithms.ChaCha20(key, nonce), None).encryptor().update(nothing)
+        for key in keys
+    ]
+    drawn = _numbers(b"".join(streams)).reshape(len(keys), 2, half)
+    lengths, angles = np.sqrt(-2 * np.log1p(-drawn[:, 0])), 2 * np.pi * drawn[:, 1]
+    pairs = [lengths * np.cos(angles), lengths * np.sin(angles)]
+    return np.concatenate(pairs, axis=1)[:, :n]
+
+
+def block_draws(secret: int, *place: str | int) -> Draw:
+    """Return draws for a whole block of values, under one key."""
+
+    def draw(values: Integers) -> Floats:
+        name = repr((place, values.shape)).encode()
+        content = name + hashlib.sha256(values.tobytes()).digest()
+        key = hmac.digest(str(secret).encode(), content, "sha256")
+        return normals([key], values.size).reshape(values.shape)
+
+    return draw
+
+
+def row_draws(secret: int, *place: str | int, ids: Sequence[str] | None) -> Draw:
+    """Return draws for every row by itself, under a key of its id and its values."""
+
+    def draw(values: Integers) -> Floats:
+        names = [""] * len(values) if ids is None else ids
+        where, key = repr(place), str(secret).encode()
+        keys = [
+            hmac.digest(key, row + f"{where}{name}".encode(), "sha256")
+            for row, name in zip(map(bytes, values), names, strict=True)
+        ]
+        return normals(keys, values.shape[1])
+
+    return draw
+
+
+def noisy_rows(rows: Floats, clip: float, deviation: float, draw: Draw) -> Floats:
+    """Return rows (n, width) clipped to a norm, with noise, as numbers of a grid.
+
+    Truncation to the grid g makes no number larger, so a quantised row x has |x| <=
+    clip, and two differ by 2 clip at most. What leaves is x + g round(N(0, s²) / g) =
+    g round((x + N(0, s²)) / g), since x / g is a whole number: the Gaussian mechanism
+    on x, rounded afterwards. Its accounting holds, with no float error in x or the sum.
+    """
+    grid = 2.0 ** (math.floor(math.log2(deviation)) - GRID_BITS)
+    values = quantised(rows, clip, grid)
+    noise = np.rint(draw(values) * (deviation / grid))
+    whole = values + noise.astype(np.int64)
+    assert np.abs(whole).max(initial=0) < EXACT
+    return whole.astype(np.float64) * grid
+
+
+def quantised(rows: Floats, clip: float, grid: float) -> Integers:
+    """Return rows in steps of a grid, none longer than the clip.
+
+    Zeros stand for numbers that are not finite, which no noise would hide.
+    """
+    finite = np.where(np.isfinite(rows), rows, 0.0)
+    norms = np.sqrt(np.square(finite).sum(axis=1, keepdims=True))
+    finite *= (clip / grid) / np.maximum(norms, clip)
+    values = finite.astype(np.int64)  # truncated towards zero
+    most = _most(clip, grid)
+    is_long = np.square(values).sum(axis=1) > most  # by an error of float64
+    values[is_long] -= np.sign(values[is_long])
+    assert (np.square(values).sum(axis=1) <= most).all()
+    return values
+
+
+@functools.cache
+def _most(clip: float, grid: float) -> int:
+    """Return the largest sum of squares of a row that is no longer than the clip."""
+    return math.floor((Fraction(clip) / Fraction(grid)) ** 2)
