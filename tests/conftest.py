@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 from tests.forked import Forks
@@ -136,6 +137,24 @@ def until(is_so: Callable[[], object], seconds: float = 120.0) -> None:
 def after_start(err: str) -> str:
     """Return what a command wrote after its sign of life."""
     return re.sub(r"\A(\S+ )?lessvfl \S+ is starting: .*\n", "", err)
+
+
+@pytest.fixture
+def without_generators(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what makes generators of PyTorch and NumPy raise; orders are let be."""
+
+    def refuse(*args: object, **more: object) -> None:
+        raise AssertionError("a generator that is not keyed")
+
+    def begin() -> None:
+        for name in ("rand", "randn", "randint", "normal", "bernoulli", "rand_like"):
+            monkeypatch.setattr(torch, name, refuse)
+        for name in ("normal_", "uniform_", "random_", "bernoulli_"):
+            monkeypatch.setattr(torch.Tensor, name, refuse)
+        for name in ("default_rng", "normal", "rand", "randn", "random", "uniform"):
+            monkeypatch.setattr(np.random, name, refuse)
+
+    return begin
 
 
 @pytest.fixture

@@ -84,6 +84,7 @@ def server_config(tables: Path, out: Path, **more: Any) -> ServerConfig:
         "seeds": [0, 1],
         "wait": 20,
         "save_every": 3,
+        "seed_private": "shared",
         "out": str(out / "server"),
     }
     out.mkdir(parents=True, exist_ok=True)

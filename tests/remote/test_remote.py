@@ -140,6 +140,7 @@ def told(values):
 def server_config(out: Path, method="less-vfl", profile="default", **more):
     own: dict[str, Any] = {"settings": told(own_settings(method, profile))}
     own |= {"wait": 20.0, "save_every": 3, "tell_share": True, "evaluation": "epochs"}
+    own |= {"seed_private": "shared"}
     return ServerConfig(
         parties=tuple(HELD),
         method=method,

@@ -153,8 +153,8 @@ def test_a_defence_without_a_price_has_no_epsilon(table, kind):
     own = settings(table, gradient_defence=kind)
     assert accounting.of_labels(own, 2, 2) is None
     assert accounting.of_columns(own, Extent(2)) is None
-    assert accounting.unpriced(own) == [kind]
-    assert accounting.unpriced(settings(table)) == []
+    assert accounting.unpriced(own, 2) == [kind]
+    assert accounting.unpriced(settings(table), 2) == []
 
 
 # -------------------------------------------------------------------- what is counted
@@ -197,7 +197,7 @@ def test_as_much_is_counted_as_a_row_is_sent(table, schedule):
 
 
 def test_every_seed_is_charged_for(table):
-    given = {"gradient_noise": 40.0, "embedding_noise": 20.0}
+    given = {"gradient_noise": 40.0, "embedding_noise": 20.0, "split": "first"}
     own = settings(table, gradient_defence="gaussian", **given)
     job = Job(table, own, parties=3)
     one, four = (job.privacy(n, ["a", "b", "c"])["privacy"] for n in (1, 4))

@@ -18,27 +18,27 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Draw = Callable[[Integers], Floats]  # standard normals for quantised values
+Float64s = NDArray[np.float64]
+Levels = NDArray[np.int64]
+Draw = Callable[[Levels], Float64s]  # standard normals for quantised values
 
 GRID_BITS = 12  # the deviation has at least 2^12 steps of the grid
 EXACT = 1 << 24  # whole numbers below are exact in float32
 LEAST_NOISE = 2.0**-10  # deviation by clip, so that all numbers stay below `EXACT`
 
 
-def uniforms(secret: int, n: int, *place: str | int) -> Floats:
+def uniforms(secret: int, n: int, *place: str | int) -> Float64s:
     """Return the `n` numbers in [0, 1) that a secret's holder draws at a place."""
     stream = hashlib.shake_256(repr((secret, place)).encode()).digest(8 * n)
     return _numbers(stream)
 
 
-def _numbers(stream: bytes) -> Floats:
+def _numbers(stream: bytes) -> Float64s:
     words = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
     return words.astype(np.float64) * 2.0**-53
 
 
-def normals(keys: Sequence[bytes], n: int) -> Floats:
+def normals(keys: Sequence[bytes], n: int) -> Float64s:
     """Return `n` standard normal numbers of every key, (len(keys), n): Box-Muller."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
@@ -57,7 +57,7 @@ def normals(keys: Sequence[bytes], n: int) -> Floats:
 def block_draws(secret: int, *place: str | int) -> Draw:
     """Return draws for a whole block of values, under one key."""
 
-    def draw(values: Integers) -> Floats:
+    def draw(values: Levels) -> Float64s:
         name = repr((place, values.shape)).encode()
         content = name + hashlib.sha256(values.tobytes()).digest()
         key = hmac.digest(str(secret).encode(), content, "sha256")
@@ -69,7 +69,7 @@ def block_draws(secret: int, *place: str | int) -> Draw:
 def row_draws(secret: int, *place: str | int, ids: Sequence[str] | None) -> Draw:
     """Return draws for every row by itself, under a key of its id and its values."""
 
-    def draw(values: Integers) -> Floats:
+    def draw(values: Levels) -> Float64s:
         names = [""] * len(values) if ids is None else ids
         where, key = repr(place), str(secret).encode()
         keys = [
@@ -81,7 +81,7 @@ def row_draws(secret: int, *place: str | int, ids: Sequence[str] | None) -> Draw
     return draw
 
 
-def noisy_rows(rows: Floats, clip: float, deviation: float, draw: Draw) -> Floats:
+def noisy_rows(rows: Float64s, clip: float, deviation: float, draw: Draw) -> Float64s:
     """Return rows (n, width) clipped to a norm, with noise, as numbers of a grid.
 
     Truncation to the grid g makes no number larger, so a quantised row x has |x| <=
@@ -97,7 +97,7 @@ def noisy_rows(rows: Floats, clip: float, deviation: float, draw: Draw) -> Float
     return whole.astype(np.float64) * grid
 
 
-def quantised(rows: Floats, clip: float, grid: float) -> Integers:
+def quantised(rows: Float64s, clip: float, grid: float) -> Levels:
     """Return rows in steps of a grid, none longer than the clip.
 
     Zeros stand for numbers that are not finite, which no noise would hide.

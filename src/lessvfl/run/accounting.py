@@ -91,7 +91,7 @@ def of_labels(
 
     None where no mechanism with a price stands before it, or not before all that leaves
     (`unpriced_uses`). Randomised labels cost once, whatever is computed from them.
-    Gradients cost one release for each step that a row is in, for all parties together.
+    Of gradients every step that a row is in is one release, to all parties together.
     """
     labels = own.labels
     check_gradients(own, n_parties)
@@ -117,18 +117,18 @@ def unpriced_uses(
     With any of these an epsilon of noise on gradients would not be one of labels. Each
     names the setting that does without.
     """
-    data, labels, config = own.data, own.labels, own.config
     uses = {
         "labels that are amounts, which are scaled by all of them": n_classes == 0,
         "stage 2, which chooses components by labels (server_rows=0 of less-vfl-auto "
-        "or method=local-lasso leaves it out)": config.stored() is not None,
-        "schedule=watched, which ends training by labels (cosine and constant do "
-        "not)": config.schedule == "watched",
-        "class_weight, which is made relative to all labels (none is not)": (
-            labels.class_weight is not None
+        "or method=local-lasso leaves it out)": own.config.stored() is not None,
+        "schedule=watched, which ends training by labels (cosine does not)": (
+            own.config.schedule == "watched"
+        ),
+        "class_weight, which depends on how many labels are alike (none does not)": (
+            own.labels.class_weight is not None
         ),
         "split=stratified, which draws test rows by labels (random does not)": (
-            data.split == "stratified"
+            own.data.split == "stratified"
         ),
         "tell_share, which tells how many labels are alike (false does not)": (
             tells_share
