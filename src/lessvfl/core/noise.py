@@ -8,12 +8,10 @@ the others, unlike that of PyTorch's and NumPy's generators.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import hmac
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +22,7 @@ Draw = Callable[[Levels], Float64s]  # standard normals for quantised values
 
 GRID_BITS = 12  # the deviation has at least 2^12 steps of the grid
 EXACT = 1 << 24  # whole numbers below are exact in float32
+TINY = 1e-300  # the least norm that is divided by
 LEAST_NOISE = 2.0**-10  # deviation by clip, so that all numbers stay below `EXACT`
 
 
@@ -100,20 +99,14 @@ def noisy_rows(rows: Float64s, clip: float, deviation: float, draw: Draw) -> Flo
 def quantised(rows: Float64s, clip: float, grid: float) -> Levels:
     """Return rows in steps of a grid, none longer than the clip.
 
-    Zeros stand for numbers that are not finite, which no noise would hide.
+    Zeros stand for numbers that are not finite, which no noise would hide. Rows are cut
+    to half a step less than the clip, so that the last bit of a long row of one number
+    does not choose between two steps, and by that its noise.
     """
     finite = np.where(np.isfinite(rows), rows, 0.0)
     norms = np.sqrt(np.square(finite).sum(axis=1, keepdims=True))
-    finite *= (clip / grid) / np.maximum(norms, clip)
+    length = max(clip / grid - 0.5, 0.0)
+    finite *= length / np.maximum(norms, max(length * grid, TINY))
     values = finite.astype(np.int64)  # truncated towards zero
-    most = _most(clip, grid)
-    is_long = np.square(values).sum(axis=1) > most  # by an error of float64
-    values[is_long] -= np.sign(values[is_long])
-    assert (np.square(values).sum(axis=1) <= most).all()
+    assert np.square(values).sum(axis=1).max(initial=0) <= (clip / grid) ** 2
     return values
-
-
-@functools.cache
-def _most(clip: float, grid: float) -> int:
-    """Return the largest sum of squares of a row that is no longer than the clip."""
-    return math.floor((Fraction(clip) / Fraction(grid)) ** 2)
