@@ -264,7 +264,7 @@ def test_or_its_pretrained_embedding_as_in_the_released_code():
 @pytest.mark.parametrize("inside", [False, True])
 def test_behind_noise_its_pretrained_embedding_has_noise_too(inside):
     """Once, with noise on the first layer, a server that asked for it saw it clear."""
-    guard = EmbeddingGuard(ClippedNoise(1.0, 5.0), (0,), inside)
+    guard = EmbeddingGuard(ClippedNoise(1.0, 5.0), "a", (0,), inside)
     party = a_party(empty="frozen", guard=guard)
     clear = party.net(rows()).detach()
     done(party, Select(None, EVERYTHING_GOES))

@@ -12,6 +12,7 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,11 +70,9 @@ NOISE = {"embedding_noise": 20.0, "seed_private": "own"}
 
 DP = {"label_epsilon": 1.0}
 ALONE = {"evaluation": "end", "tell_share": False, "seed_private": "own"}
+GAUSSIAN: dict[str, Any] = {"gradient_defence": "gaussian", "gradient_noise": 500.0}
 # Noise on gradients, and nothing else that is computed from labels.
-PRICED = {
-    "method": "local-lasso",
-    "own": {"gradient_defence": "gaussian", "gradient_noise": 500.0, "split": "first"},
-}
+PRICED: dict[str, Any] = {"method": "local-lasso", "own": GAUSSIAN}
 
 
 def server_of(folder, run="server", own=None, method="less-vfl", **more):
@@ -453,23 +452,23 @@ def test_a_run_beyond_the_bound_of_labels_is_refused_before_anybody_is_waited_fo
     [
         ({}, {}, "no mechanism with a price"),
         ({"gradient_defence": "marvell"}, {}, "no mechanism with a price"),
-        (PRICED["own"], {}, r"stage 2, .* \(server_rows=0 .* or method=local-lasso"),
+        (GAUSSIAN, {}, r"stage 2, .* \(server_rows=0 .* or method=local-lasso"),
         (
-            PRICED["own"] | {"split": "stratified"},
+            GAUSSIAN | {"split": "stratified"},
             LOCAL,
             r"split=stratified, .* \(random",
         ),
         (
-            PRICED["own"] | {"class_weight": "balanced"},
+            GAUSSIAN | {"class_weight": "balanced"},
             LOCAL,
             r"class_weight, .* \(none",
         ),
         (
-            PRICED["own"] | {"schedule": "watched"},
+            GAUSSIAN | {"schedule": "watched"},
             LOCAL,
             r"schedule=watched, .* \(cosine",
         ),
-        (PRICED["own"], LOCAL | {"tell_share": True}, r"tell_share, .* \(false"),
+        (GAUSSIAN, LOCAL | {"tell_share": True}, r"tell_share, .* \(false"),
     ],
 )
 def test_what_has_no_price_is_refused_under_a_bound(tmp_path, hub, own, more, got):

@@ -27,7 +27,7 @@ from lessvfl.wire.parties import Parties
 from lessvfl_bench.privacy.traffic import Recording
 
 PUBLIC, N = 0, 320  # the shared seed; rows
-PRICED: dict[str, Any] = {"gradient_defence": "gaussian", "split": "first"}
+PRICED: dict[str, Any] = {"gradient_defence": "gaussian"}
 
 
 def a_table(n_rows: int = N) -> data.Dataset:
@@ -38,7 +38,7 @@ def a_table(n_rows: int = N) -> data.Dataset:
 
 
 def prepared(method: str, n_rows: int = N, **given: Any) -> tuple[Settings, Problem]:
-    own = resolve(method, "default", a_table(n_rows), {"split": "first", **given})
+    own = resolve(method, "default", a_table(n_rows), given)
     return own, Job(a_table(n_rows), own, parties=2).problem(PUBLIC)
 
 
