@@ -21,6 +21,7 @@ DRAWS = {
     *("default_rng", "RandomState", "SeedSequence", "PCG64", "Generator"),
     *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "normal_"),
     *("uniform_", "bernoulli", "multinomial", "manual_seed", "set_rng_state"),
+    *("uniforms", "normals", "block_draws", "row_draws"),
     *("uuid1", "uuid4", "urandom", "getrandom", "generate", "generate_private_key"),
 }
 MODULES = {"secrets", "random", "hmac"}

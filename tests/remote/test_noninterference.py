@@ -121,7 +121,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "blocks": (CLASSES[2], {}, {"settings": {"row_order": "blocks"}}),
     "sharing": (CLASSES[2], {}, {"method": "gini-filter"}),
     "trees": (CLASSES[2], {}, {"method": "vertical-boost"}),
-    "marvell": (CLASSES[2], {}, {"settings": {"gradient_defence": "marvell"}}),
+    "marvell": (
+        CLASSES[2],
+        {},
+        {"settings": {"gradient_defence": "marvell"}, "seed_private": "own"},
+    ),
 }
 
 
