@@ -9,6 +9,11 @@ frames. Each run must end with the bits of the undisturbed one:
     python benchmarks/fuzz.py --n 1000 --seed 1    # quickly, others
     python benchmarks/fuzz.py --minutes 10         # as many as that allows
 
+Or frames are mutated and read in this process, as either side reads them, by what is
+due to it, with a limit on the memory that they may take:
+
+    python benchmarks/fuzz.py --frames --n 100000
+
 Exit code 1 if a check fails. Refusals are not sent: a party may end a run.
 """
 
@@ -23,6 +28,7 @@ import logging
 import os
 import random
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -50,8 +56,18 @@ from lessvfl.remote.policy import Policy
 from lessvfl.remote.server import ServerProcess
 from lessvfl.remote.tables import LabelTable
 from lessvfl.status import Status
-from lessvfl.wire import codec, connection, control, dial, flight, messages, shorthand
-from lessvfl.wire.codec import WireFrame, decode, encode
+from lessvfl.wire import (
+    codec,
+    connection,
+    control,
+    dial,
+    due,
+    flight,
+    messages,
+    shorthand,
+)
+from lessvfl.wire.codec import WireFrame, encode
+from lessvfl.wire.due import BlockShape, Bound, Due
 
 PARTIES = ("clinic", "bank", "lab")
 SHORT = {"batch_size": 40, "train_epochs": 3, "party_epochs": 8, "server_epochs": 8}
@@ -70,6 +86,9 @@ PATIENCE = 4.0  # the server's; a reply that it waits for that long counts as a 
 LONGEST = 90.0  # seconds without any progress, after which all is given up
 GROWTH = 16.0  # MiB that the server may grow by after the first third
 SHARES = {"reply": 0.15, "greeting": 0.85}
+MEMORY = 64  # MiB that reading frames may take, whatever is in them
+WIDEST = 8 << 20  # bytes of the arrays of a frame that is too large
+DUE_BYTES = 1 << 16  # of the arrays that are due, where a bound is all there is
 ERRORS = (connection.GoneError, *flight.LOST)
 BLOCK = messages.Block(torch.arange(40.0).view(1, 10, 4), (4,))
 KINDS: list[Any] = [
@@ -89,6 +108,11 @@ KINDS: list[Any] = [
 POISON = [-1, 10**400, "x\n", "\ud800", [[[]]], 1.5, [0, 10**30], None, np.inf]
 HOW = ("bits", "cut", "longer", "random", "head", "length", "values", "kind", "number")
 HOW += ("replay", "run", "party", "field", "shape", "lie")
+
+
+def decode(data: Any) -> WireFrame:
+    """Read a frame of whatever kind."""
+    return codec.decode(data, lambda kind, fields, specs: None)
 
 
 def credentials_of(folder: Path, name: str) -> flight.Credentials:
@@ -154,7 +178,7 @@ def mutate(rng: random.Random, how: str, frame: bytes, before: list[bytes]) -> b
             body = body[:at] + bad + body[at + 4 :]
         case "values":
             fields["arrays"] = np.nan
-        case "shape" if is_block:
+        case "shape" if is_block and len(fields["arrays"]) == 1:
             values = np.frombuffer(body, np.float32).reshape(fields["arrays"][0][1])
             twice = [np.concatenate([values, values], axis) for axis in (0, 1, -1)]
             less = [values[:0], values[:, 1:], values[..., :0], values.reshape(1, -1)]
@@ -343,6 +367,12 @@ class Attack:
             self.own[name].add("\n".join(lines))  # the header has the time
         return reply
 
+    def due(self, name: str) -> Due:
+        """Return what an honest party may be asked for now."""
+        if name not in self.parties:
+            return due.requests("before a run", {})
+        return self.parties[name].due()
+
     def honest(self, name: str) -> None:
         """Take part in run after run."""
         address = flight.Address(
@@ -351,7 +381,8 @@ class Attack:
         while not self.over.is_set():
             handle = functools.partial(self.handle, name)
             try:
-                dial.serve(address, hello(name), handle, patience=20)
+                waiting = functools.partial(self.due, name)
+                dial.serve(address, hello(name), handle, patience=20, due=waiting)
             except Exception as error:
                 if not self.over.is_set():
                     self.found[f"honest {name}: {normal(str(error))}"] += 1
@@ -449,6 +480,115 @@ class Attack:
             self.found[f"greeting, {how}: no sentence but {normal(str(error))}"] += 1
 
 
+# --------------------------------------------------------------- frames in this process
+
+
+def blocks() -> list[messages.Block]:
+    """Return one block in every number of bits."""
+    values, mask = torch.rand(1, 8, 4), torch.ones(1, 4, dtype=torch.bool)
+    return [
+        messages.Block.in_bits(values, (4,), bits, mask, (0,), "fuzz")
+        for bits in (4, 8, 16, 32)
+    ]
+
+
+def all_due() -> list[tuple[str, Due]]:
+    """Return what may be due to either side, and to whom."""
+    ids = {control.Align: Bound(DUE_BYTES)}
+    shape = BlockShape((1, 8, 4), torch.float32, 8)
+    formats = ((torch.float32, (1, 8, 4)),)
+    to_server = [
+        due.replies(control.Align(b""), ids),
+        due.replies(messages.Describe(), {}),
+        Due({messages.Embedding: due.embedding(shape, "train", True)}),
+        Due({messages.QueryReply: due.answer(formats, "train")}),
+        Due({messages.Done: Bound(DUE_BYTES)}),
+    ]
+    bounds = dict.fromkeys((kind.cls for kind in codec.KINDS), Bound(DUE_BYTES))
+    to_party = [due.requests(phase, bounds) for phase in due.REQUESTS]
+    return [("server", one) for one in to_server] + [("party", one) for one in to_party]
+
+
+def inflate(rng: random.Random, frame: bytes) -> bytes:
+    """Return a frame with a right checksum that claims, or has, more than it should."""
+    head = list(codec.HEAD.unpack_from(frame))
+    cut = codec.HEAD_BYTES + head[5]
+    fields, body = json.loads(frame[codec.HEAD_BYTES : cut]), frame[cut:]
+    match rng.choice(("levels", "more", "arrays", "nested")):
+        case "levels" if fields.get("coded"):
+            n_rows = rng.choice((0, 9, 10**4, 10**9, 2**40))
+            fields["coded"] = [rng.choice((4, 8, 16)), "float64", [1, n_rows, 4]]
+        case "levels" | "more":
+            body = bytes(rng.randrange(WIDEST))
+            fields["arrays"] = [["uint8", [len(body)]]]
+            if "coded" in fields:
+                n_values = len(body) // 4 * 8
+                fields["coded"] = [4, "float64", [1, n_values // 4, 4]]
+                fields["arrays"] = [["uint8", [n_values // 2]], ["float32", [2, 1]]]
+                body = body[: n_values // 2] + bytes(8)
+        case "arrays":
+            size = rng.choice((0, 1 << 31, 1 << 40))
+            fields["arrays"] = [["float64", [size, 1 << 30]], ["uint8", [len(body)]]]
+        case "nested":
+            name = rng.choice(sorted(fields))
+            fields[name] = [[0] * 9] * rng.randrange(codec.MAX_FIELDS // 30)
+    return seal(head, fields, body)
+
+
+def read_frames(n: int, seed: int) -> dict[str, int]:
+    """Read so many mutated frames in a process of its own; count what became of them.
+
+    It may take so much memory and no more; what does not fit is a defect.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # Only by this much may data grow from here on.
+        status = Path("/proc/self/status").read_text()
+        (kib,) = re.findall(r"VmData:\s+(\d+)", status)
+        limit = (int(kib) << 10) + (MEMORY << 20)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        counts: Counter[str] = Counter()
+        try:
+            counts = count_frames(n, seed)
+        except BaseException as error:
+            counts[f"DEFECT {type(error).__name__}: {error}"] += 1
+        os.write(write, json.dumps(counts).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as told:
+        said = told.read()
+    os.waitpid(child, 0)
+    return dict(json.loads(said or '{"DEFECT: the process is gone": 1}'))
+
+
+def count_frames(n: int, seed: int) -> Counter[str]:
+    """Read mutated frames, each as one side does; count what became of them."""
+    rng, counts = random.Random(seed), Counter[str]()
+    whole: list[Any] = list(KINDS)
+    for block in blocks():
+        whole += [messages.Embedding("train", block, True)]
+        whole += [messages.Descend("train", block)]
+    values = (torch.rand(1, 8, 4),)
+    whole += [messages.Query("train", 0, values), messages.QueryReply("train", values)]
+    frames, readers = [encode(WireFrame(m, 1)) for m in whole], all_due()
+    for _ in range(n):
+        who, is_due = rng.choice(readers)
+        how, frame = rng.choice((*HOW, "inflate", "none")), rng.choice(frames)
+        if how == "inflate":
+            frame = inflate(rng, frame)
+        elif how != "none":
+            frame = mutate(rng, how, frame, frames)
+        try:
+            codec.decode(frame, is_due.accept)
+            counts[f"{who}: read"] += 1
+        except ProtocolError as error:
+            counts[f"{who}: refused"] += 1
+            if isinstance(error.__context__, MemoryError):
+                counts[f"DEFECT {who}, {how}: more memory than there is"] += 1
+    return counts
+
+
 # ----------------------------------------------------------------------------- together
 
 
@@ -458,6 +598,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=20_000)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--frames", action="store_true")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -466,6 +607,12 @@ def main() -> None:
     if given.serve:
         server(given.serve)
         return
+    if given.frames:
+        began = time.monotonic()
+        counts = read_frames(given.n, given.seed)
+        print(json.dumps(counts, indent=1, sort_keys=True))
+        print(f"{given.n:,} frames in {time.monotonic() - began:.0f} s")
+        sys.exit(any("DEFECT" in name for name in counts))
     with tempfile.TemporaryDirectory(prefix="lessvfl-fuzz-") as scratch:
         sys.exit(attack(Path(scratch), given, quota))
 

@@ -23,6 +23,7 @@ import torch
 from tests.forked import Forks
 
 from lessvfl.cli import app
+from lessvfl.wire import codec
 
 # Networks of tests are tiny: a second thread costs more than it brings.
 torch.set_num_threads(1)
@@ -124,6 +125,11 @@ class Result:
 
 
 Cli = Callable[..., Result]
+
+
+def decode(data: bytes | memoryview) -> codec.WireFrame:
+    """Read a frame of whatever kind and size."""
+    return codec.decode(data, lambda kind, fields, specs: None)
 
 
 def until(is_so: Callable[[], object], seconds: float = 120.0) -> None:

@@ -24,6 +24,7 @@ from lessvfl.wire import codec, dial, shorthand
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import GoneError
 from lessvfl.wire.control import Agreed, Busy, Hello, Save
+from lessvfl.wire.due import ANYTHING_SMALL, Bound, Due
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.line import HubRules
@@ -72,10 +73,14 @@ class Side(threading.Thread):
 
 
 @contextlib.contextmanager
-def connected(network, handlers, **more):
+def connected(network, handlers, due=ANYTHING_SMALL, **more):
     """Have parties answer with these functions; give the hub and the parties."""
     hub = network.hub(tuple(handlers), **{"silence": 10.0} | more)
-    sides = {name: Side(network, name, handle) for name, handle in handlers.items()}
+    hub.rules = replace(hub.rules, due=lambda party, request: due)
+    sides = {
+        name: Side(network, name, handle, due=lambda: due)
+        for name, handle in handlers.items()
+    }
     try:
         hub.wait(10)
         yield hub, sides
@@ -121,6 +126,7 @@ def whole_run(network, folder, ids=None, align="none", **more):
             name,
             party.handle,
             party.hello(),
+            due=party.due,
             is_over=lambda party=party: party.has_finished,
         )
         for name, party in parties.items()
@@ -170,8 +176,9 @@ def test_every_reply_comes_back_whatever_its_size(network):
     def answer(message):
         return Embedding(message.stage, message.gradient)
 
-    with connected(network, dict.fromkeys("ab", answer)) as (hub, _):
-        for rows in (1, 40_000, 3, 70_000, 2):
+    large = Due({Embedding: Bound(8 << 20), Descend: Bound(8 << 20)})
+    with connected(network, dict.fromkeys("ab", answer), large) as (hub, _):
+        for rows in (1, 40_000, 3, 70_000, 200_000, 2):
             values = torch.randn(1, rows, 4)
             request = Descend("train", Block(values, (4,)))
             replies = hub.exchange(dict.fromkeys("ab", request))
@@ -485,8 +492,9 @@ def test_what_waits_to_be_read_is_bounded(flare, first, size, n):
     from lessvfl.wire.nvflare import CellStreams
 
     for name in ("a.job", "server.job"):
-        streams = CellStreams(Cell(flare.cells, name), limit=1 << 20)
+        streams = CellStreams(Cell(flare.cells, name))
     stream = streams.open("a.job")
+    stream.expect(3 << 20)
     stream.write(b"speak")
     for place in range(first, first + n):
         stream.take(place, memoryview(bytes(size)))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.conftest import decode
 
 from lessvfl import data
 from lessvfl.core.plans import QueryPlan
@@ -223,7 +224,7 @@ class Asked:
     def __call__(self, kind: int, *numbers: int, rest: Any = ()) -> Any:
         arrays = (torch.tensor([[kind, *numbers]], dtype=torch.int32), *rest)
         query = messages.Query("train", self.step, arrays)
-        frame = codec.decode(codec.encode(codec.WireFrame(query, 1)))  # as it arrives
+        frame = decode(codec.encode(codec.WireFrame(query, 1)))  # as it arrives
         reply = self.party.handle(frame.message)
         self.step += 1
         return reply

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import decode
 
 from lessvfl import data, methods
 from lessvfl.errors import ProtocolError
@@ -29,7 +30,7 @@ def a_party(method: str, **settings: Any) -> Party:
 
 def ask(party: Party, step: int, *arrays: torch.Tensor) -> messages.Reply:
     query = messages.Query("select_features", step, arrays)
-    frame = codec.decode(codec.encode(codec.WireFrame(query, 1)))  # as it arrives
+    frame = decode(codec.encode(codec.WireFrame(query, 1)))  # as it arrives
     return party.handle(frame.message)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import sklearn.datasets
 import torch
+from tests.conftest import decode
 
 from lessvfl import data
 from lessvfl.core.trees.cells import CellColumns
@@ -257,7 +258,7 @@ def a_party() -> Party:
 def ask(party: Party, step: int, numbers: list[int], *rest: torch.Tensor) -> Any:
     arrays = (torch.tensor([numbers], dtype=torch.int32), *rest)
     query = messages.Query("train", step, arrays)
-    frame = codec.decode(codec.encode(codec.WireFrame(query, 1)))  # as it arrives
+    frame = decode(codec.encode(codec.WireFrame(query, 1)))  # as it arrives
     return party.handle(frame.message)
 
 
@@ -281,7 +282,7 @@ def test_sums_beyond_32_bits_travel() -> None:
     ask(party, 1, [TreeQuery.LAYOUT])
     values = torch.full((1, 1, 2, N_ROWS), 2**30, dtype=torch.int32)
     reply = ask(party, 2, [TreeQuery.BEGIN, 0, 0], _bits(N_ROWS + 4), values)
-    frame = codec.decode(codec.encode(codec.WireFrame(reply, 1)))
+    frame = decode(codec.encode(codec.WireFrame(reply, 1)))
     (sums,) = frame.message.arrays
     assert sums[0, 0, 0, :N_ROWS].sum() == N_ROWS * 2**30
 

@@ -18,7 +18,10 @@ from tests.remote.test_predict_reasons import asked_of, telling, train
 from lessvfl import load
 from lessvfl.errors import PolicyError
 from lessvfl.remote.predict import reasons
+from lessvfl.wire import codec
+from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Ask, Declined, Explain, Explained
+from lessvfl.wire.due import Due, NotDueError
 
 EVERY = telling(clinic="features", bank="features")
 
@@ -142,10 +145,11 @@ def test_names_are_no_more_than_reasons(folder):
     places, values = np.zeros((3, 4), np.int32), np.ones((3, 4), np.float32)
     names = tuple(map(str, range(13)))
     few = Explained(names[:12], ("",) * 12, places, values)
-    assert reasons.wrong_reasons(asked, few) is None
+    accept = Due({Explained: reasons.reasons_due(asked)}).accept
+    assert codec.decode(codec.encode(WireFrame(few, 1)), accept).message.names
     many = Explained(names, ("",) * 13, places, values)
-    wrong = "Reasons for 3 rows must name 12 features at most. Got 13."
-    assert reasons.wrong_reasons(asked, many) == wrong
+    with pytest.raises(NotDueError, match=r"name 12 features at most\. Got 13\.$"):
+        codec.decode(codec.encode(WireFrame(many, 1)), accept)
 
 
 def test_other_names_in_every_answer_take_no_memory(folder, monkeypatch):

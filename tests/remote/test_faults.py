@@ -19,7 +19,7 @@ import pytest
 import torch
 import yaml
 from pyarrow import flight as arrow
-from tests.conftest import until
+from tests.conftest import decode, until
 from tests.remote.test_remote import (
     HELD,
     a_dataset,
@@ -56,6 +56,7 @@ from lessvfl.wire import codec, connection, dial, flight
 from lessvfl.wire import hub as hub_module
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Busy, Farewell, Finish, Hello, Refusal
+from lessvfl.wire.due import ANYTHING_SMALL
 from lessvfl.wire.line import HubRules
 from lessvfl.wire.messages import Block, Descend
 
@@ -215,7 +216,7 @@ def test_a_text_from_the_wire_is_made_printable_and_cut():
     with a_hub() as hub, a_raw_party(hub) as (say, listen):
         until(lambda: hub.connected)
         asked = ask(hub)
-        frame = codec.decode(listen())
+        frame = decode(listen())
         say(codec.encode(WireFrame(refusal, frame.number, frame.run)))
         asked.join(5)
         text = str(asked.error)
@@ -226,7 +227,7 @@ def test_a_text_from_the_wire_is_made_printable_and_cut():
 def test_a_stranger_is_told_no_names():
     with a_hub() as hub, a_raw_party(hub, "stranger") as (_, listen):
         data = bytes(listen())
-        refusal = codec.decode(data).message
+        refusal = decode(data).message
         assert refusal == Refusal("config", "The server does not expect 'stranger'.")
         assert not any(name.encode() in data for name in HELD)
 
@@ -354,7 +355,7 @@ def test_who_owes_a_reply_hears_why_a_run_ends():
         asked = ask(hub)
         listen()
         closing = InThread(lambda: hub.close(PartyLostError(["bank"], "gone")))
-        assert codec.decode(listen()).message == Refusal("lost", "A party stays away.")
+        assert decode(listen()).message == Refusal("lost", "A party stays away.")
     for thread in (asked, closing):
         thread.join(20)
 
@@ -396,7 +397,7 @@ def a_line(stream):
         until(lambda: hub.connected)
         line = hub._lines["clinic"]
         stream.may_write.set()
-        line.ask((asked, codec.encode(asked), 0))
+        line.ask((asked, codec.encode(asked), ANYTHING_SMALL))
         assert stream.writes.acquire(timeout=20)
         until(lambda: stream.written)
         yield attending, line
@@ -483,7 +484,7 @@ def test_false_signs_of_life_are_cut_off(change):
         with a_raw_party(hub) as (say, listen):
             until(lambda: hub.connected)
             asked = ask(hub)
-            frame = codec.decode(listen())
+            frame = decode(listen())
             number, run = frame.number, frame.run
             if change == "number":
                 number += 1
@@ -494,7 +495,7 @@ def test_false_signs_of_life_are_cut_off(change):
             asked.join(5)
             heard = []
             with contextlib.suppress(connection.GoneError):
-                heard.append(codec.decode(listen()).message)
+                heard.append(decode(listen()).message)
         assert isinstance(asked.error, PartyLostError)
         ((who, why),) = refused
         assert who == "clinic"
@@ -581,7 +582,7 @@ def test_a_replayed_session_is_cut_off_with_a_reason(tmp_path, monkeypatch):
             running = InThread(server.run)
             listen()
             say_raw(recorded[0])
-            reason = codec.decode(listen()).message
+            reason = decode(listen()).message
         running.join(10)
         assert isinstance(running.error, PartyLostError)
     assert ("clinic", reason.reason) in refused

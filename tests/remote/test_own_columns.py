@@ -27,7 +27,6 @@ from lessvfl.remote.server_folder import run_number
 from lessvfl.remote.tables import LabelTable, open_table
 from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
-from lessvfl.wire import dial
 from lessvfl.wire.connection import start_thread
 from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.hub import Hub
@@ -214,7 +213,7 @@ def test_a_killed_process_goes_on_from_its_last_checkpoint(tables, tmp_path):
                 raise Death
             return party_here.handle(message)
 
-        hub.join(LocalParty(party_here.hello(), dies))
+        hub.join(LocalParty(party_here.hello(), dies, party_here.due))
         with contextlib.closing(process), pytest.raises(Death):
             process.run()
         assert (broken / "server" / "seed-0" / "checkpoint.safetensors").is_file()
@@ -272,9 +271,8 @@ def test_other_parties_hear_nothing_of_an_error_at_the_servers_own(tables, tmp_p
         def fails(message: Any) -> Any:
             raise PolicyError("The column 'income' is secret.")
 
-        hub.join(
-            LocalParty(dataclasses.replace(side.party.hello(), party="bank"), fails)
-        )
+        hello = dataclasses.replace(side.party.hello(), party="bank")
+        hub.join(LocalParty(hello, fails, side.party.due))
         with pytest.raises(PolicyError, match="income") as failed:
             process.run()
         hub.close(failed.value)
@@ -373,7 +371,7 @@ def predictions(config: ServerConfig, *parties: PredictingParty, own=None):
         where = Address(f"127.0.0.1:{hub.port}", None)
         start_thread(party.name, functools.partial(answer, party, where))
     if own is not None:
-        hub.join(LocalParty(own.hello(), own.handle))
+        hub.join(LocalParty(own.hello(), own.handle, own.due))
     try:
         predictor = Predictor(config, np.array(IDS), hub, seed=0)
         with contextlib.closing(predictor):
@@ -386,7 +384,7 @@ def predictions(config: ServerConfig, *parties: PredictingParty, own=None):
 
 def answer(party: PredictingParty, where: Address) -> None:
     with contextlib.closing(party):
-        dial.serve(where, party.hello(), party.handle, patience=20.0)
+        party.serve(where)
 
 
 def test_predictions_and_reasons_in_one_process_are_those_of_two(

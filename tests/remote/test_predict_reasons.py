@@ -36,7 +36,10 @@ from lessvfl.remote.policy import Telling
 from lessvfl.remote.predict import reasons
 from lessvfl.run.reasons import ServerReasons
 from lessvfl.run.record import EFFECTS, JOURNAL, read_journal
+from lessvfl.wire import codec
+from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.control import Agreed, Ask, Declined, Explain, Explained, Open
+from lessvfl.wire.due import Due, NotDueError
 
 ALSO_PLAIN = dataclasses.replace(WIDE, methods=("plain", "vertical-boost"))
 TEXTS = {"age": "Your age"}
@@ -307,9 +310,10 @@ def test_what_a_party_may_not_answer_is_refused(folder):
     asked = asked_of(folder)
     many = Explained(("a",), ("",), np.zeros((3, 5), np.int32), np.zeros((3, 5), "f4"))
     few = dataclasses.replace(many, places=many.places[:1], values=many.values[:1])
-    assert "Got 5 for 3." in str(reasons.wrong_reasons(asked, many))
-    assert "Got 5 for 1." in str(reasons.wrong_reasons(asked, few))
-    assert reasons.wrong_reasons(asked, Declined("no")) is None
+    accept = Due({Explained: reasons.reasons_due(asked)}).accept
+    for reply, got in ((many, r"\(3, 5\)"), (few, r"\(1, 5\)")):
+        with pytest.raises(NotDueError, match=f"must be for 3 rows.* Got {got}"):
+            codec.decode(codec.encode(WireFrame(reply, 1)), accept)
 
 
 def test_texts_of_a_party_are_no_formulas():

@@ -166,6 +166,7 @@ class Side(threading.Thread):
                 self.party.hello(),
                 self.party.handle,
                 patience=self.patience,
+                due=self.party.due,
                 is_over=lambda: self.party.has_finished,
                 listener=self.party.listener(),
             )
@@ -1139,11 +1140,11 @@ def shorter(block):
 
 
 FAULTS = {  # by what is said of them
-    "A reply must be Embedding or Done": lambda reply: Agreed(),
+    "A reply must be Embedding. Got Agreed": lambda reply: Agreed(),
     "A block must be of shape": lambda reply: replace(
         reply, block=shorter(reply.block)
     ),
-    "torch.float64": lambda reply: replace(
+    "float64": lambda reply: replace(
         reply, block=Block(reply.block.values.double(), reply.block.widths)
     ),
     "A block must be of widths (4,). Got (3,)": lambda reply: replace(
@@ -1156,17 +1157,15 @@ FAULTS = {  # by what is said of them
         reply, block=Block(reply.block.values * 0 + 1e30, reply.block.widths)
     ),
     "A reply must be of stage": lambda reply: replace(reply, stage="joint_lasso"),
-    "A stage must not end before it is over": lambda reply: Done(reply.stage, (False,)),
-    "A stage must end when it is over": lambda reply: replace(
-        reply, ahead=not reply.ahead
-    ),
+    "A reply must be Embedding. Got Done": lambda reply: Done(reply.stage, (False,)),
+    "must be of the next step": lambda reply: replace(reply, ahead=not reply.ahead),
 }
 
 
 class Faulty(PartyProcess):
     """A party that answers some batches wrongly, each time in another way."""
 
-    due: list[str]
+    left: list[str]
     every = 2
     n_seen = 0
 
@@ -1175,15 +1174,15 @@ class Faulty(PartyProcess):
         if not isinstance(message, Descend) or not isinstance(reply, Embedding):
             return reply
         self.n_seen += 1
-        if self.n_seen < 5 or self.n_seen % self.every or not self.due:
+        if self.n_seen < 5 or self.n_seen % self.every or not self.left:
             return reply
-        fault, *self.due = self.due
+        fault, *self.left = self.left
         return FAULTS[fault](reply)
 
 
 def a_faulty(out, due):
     party = Faulty("clinic", party_config("clinic", out), a_table("clinic"))
-    party.due = due
+    party.left = due
     return party
 
 
@@ -1207,13 +1206,13 @@ def test_a_wrong_reply_costs_its_sender_the_connection_and_nobody_else(tmp_path)
 class Twice(PartyProcess):
     """A party that answers stage 3 wrongly once, and then the next stage once."""
 
-    due: tuple[type, ...] = (Select, Begin)
+    left: tuple[type, ...] = (Select, Begin)
 
     def handle(self, message):
         reply = super().handle(message)
         stage = getattr(message, "stage", None)
-        if self.due and isinstance(message, self.due[0]) and stage != "pretrain":
-            self.due = self.due[1:]
+        if self.left and isinstance(message, self.left[0]) and stage != "pretrain":
+            self.left = self.left[1:]
             return Agreed()
         return reply
 
@@ -1228,7 +1227,7 @@ def test_two_breaks_around_stage_3_change_nothing(tmp_path, method):
         result = ServerProcess(config, labels(), hub, a_status()).run()
     for side in sides:
         side.join(20)
-    assert twice.due == ()
+    assert twice.left == ()
     compare(result, written(tmp_path), simulated(method))
 
 
@@ -1236,13 +1235,13 @@ class Breaks(PartyProcess):
     """A party that answers some gradients of training wrongly, once each."""
 
     n_seen = 0
-    due = (5, 9)
+    left = (5, 9)
 
     def handle(self, message):
         reply = super().handle(message)
         if isinstance(message, Descend) and message.stage == "train":
             self.n_seen += 1
-            if self.n_seen in self.due:
+            if self.n_seen in self.left:
                 return Agreed()
         return reply
 

@@ -50,7 +50,7 @@ def told_rows(tmp_path, dataset, method, seeds, folds, settings) -> list[ToldRow
                 heard.append(message)
             return side.handle(message)
 
-        return LocalParty(side.hello(), handle)
+        return LocalParty(side.hello(), handle, side.due)
 
     config = ServerConfig(
         parties=names,

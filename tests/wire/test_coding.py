@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.conftest import decode
 
 from lessvfl.wire import codec, coding
 from lessvfl.wire.codec import WireFrame
@@ -33,7 +34,7 @@ def test_packed_levels_come_back(bits, shape):
     coded = encode(values, bits, seeds=tuple(range(shape[0])))
     packed = coded.packed()
     assert len(packed) == coding.n_bytes(values.numel(), bits)
-    back = coding.unpack(packed, shape, coded.low, coded.step, bits)
+    back = coding.unpack(packed.numpy(), shape, coded.low, coded.step, bits)
     assert torch.equal(back.levels, coded.levels)
     assert torch.equal(back.values(values.dtype), coded.values(values.dtype))
 
@@ -136,7 +137,7 @@ def test_the_wire_carries_the_levels_and_gives_the_same_bits(bits, dtype):
     data = codec.encode(WireFrame(Embedding("train", block), 1))
     n_body = codec.HEAD.unpack_from(data)[-1]
     assert n_body == coding.n_bytes(99, bits) + coding.END_BYTES
-    back = codec.decode(data).message.block
+    back = decode(data).message.block
     assert back.bits == bits
     assert torch.equal(back.values, block.values)
     assert back.values.dtype is dtype

@@ -82,7 +82,7 @@ def test_a_connection_that_breaks_is_told_and_so_is_the_next(
     """Every break is a line, and the patience begins anew with every message."""
     turns = iter(["message", "nobody", "nobody", "message", "farewell"])
 
-    def answer(address, hello, handle, beat, carried):
+    def answer(address, hello, handle, due, beat, carried):
         turn = next(turns)
         if turn == "nobody":
             raise GoneError("nobody")

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 import torch
 from pyarrow import flight as arrow
-from tests.conftest import until
+from tests.conftest import decode, until
 
 from lessvfl.core.plans import SelectPlan, TrainPlan
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
@@ -27,9 +27,11 @@ from lessvfl.wire import codec, control, dial, flight, front, messages
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import GoneError
 from lessvfl.wire.control import Agreed, Align, Finish, Hello, Refusal
+from lessvfl.wire.due import ENDS, TOO_MUCH, Bound, NotDueError, requests
+from lessvfl.wire.due import replies as due_of
 from lessvfl.wire.front import Guest, Limits
 from lessvfl.wire.hub import Hub
-from lessvfl.wire.replies import ReplyRules, most_bytes
+from lessvfl.wire.replies import ReplyRules
 
 LONG = 4 << 20  # bytes of what is too long here
 
@@ -45,10 +47,15 @@ def a_hub(credentials=None, **more):
         hub.close()
 
 
-def join(hub, handle=lambda message: Agreed()):
+def join(hub, handle=lambda message: Agreed(), **more):
     """Have party 'a' take part, in a thread."""
-    take_part(flight.Address(f"127.0.0.1:{hub.port}", None), handle)
+    take_part(flight.Address(f"127.0.0.1:{hub.port}", None), handle, **more)
     hub.wait(20)
+
+
+def read(due, message):
+    """Read a message where this is due."""
+    return codec.decode(codec.encode(WireFrame(message, 1)), due.accept).message
 
 
 def take_part(address, handle=lambda message: Agreed(), **more):
@@ -242,7 +249,7 @@ def test_who_dials_again_and_owes_a_reply_keeps_no_connection(monkeypatch):
 
         def ask():
             with contextlib.suppress(PartyLostError, ProtocolError):
-                hub.send({"a": Agreed()})
+                hub.send({"a": Finish("0" * 64)})
 
         asking = None
         for _ in range(4):
@@ -267,12 +274,12 @@ def test_a_party_does_not_fall_silent_where_nothing_is_removed():
     plan = TrainPlan("pretrain", 1, 64, "shuffle", "adam", 0.01)
     block = messages.Block(torch.zeros(1, 64, 4), (4,))
     reply = messages.Embedding("pretrain", block, ahead=True)
-    assert rules.complaint("a", messages.Begin(plan), reply) is None
+    read(rules.due("a", messages.Begin(plan)), reply)
     constant = messages.Block(torch.zeros(1, 4), (4,))
     silent = messages.Done("pretrain", (True,), constant)
-    said = rules.complaint("a", messages.Descend("pretrain", block), silent)
-    assert said is not None
-    assert "must not fall silent" in said
+    due = rules.due("a", messages.Descend("pretrain", block, last=True))
+    with pytest.raises(NotDueError, match="must not fall silent"):
+        read(due, silent)
 
 
 def test_lanes_are_used_again():
@@ -314,7 +321,7 @@ def test_nothing_is_read_of_who_is_not_expected():
     hub = Hub(["a"])
     hub.attend(Stream(), lambda: "stranger")
     (told,) = Stream.said
-    refusal = codec.decode(told).message
+    refusal = decode(told).message
     assert refusal == Refusal("config", "The server does not expect 'stranger'.")
     assert hub._failure is None
 
@@ -356,24 +363,30 @@ def test_a_long_greeting_does_not_come_in(tmp_path, secure):
 
 def test_a_reply_of_more_bytes_than_are_due_is_cut_off():
     with a_hub() as hub:
-        hub.rules = replace(
-            hub.rules, due=lambda party, request: most_bytes(request, LONG)
-        )
+        due: dict[type, Bound] = {Align: Bound(1000)}
+        hub.rules = replace(hub.rules, due=lambda party, q: due_of(q, due))
         replies = [Align(bytes(LONG)), Agreed()]
         told = []
         hub.rules = replace(hub.rules, refused=lambda who, why: told.append((who, why)))
         join(hub, lambda message: replies.pop(0))
         with pytest.raises(PartyLostError, match="no more bytes than are due"):
-            hub.send({"a": Finish("0" * 64)})
-        assert told == [("a", flight.TOO_MUCH)]
+            hub.send({"a": Align(b"")})
+        ((who, why),) = told
+        assert who == "a"
+        assert why.startswith(TOO_MUCH)
         hub.wait(20)  # it is back, and does better
         assert hub.send({"a": Finish("0" * 64)}) == {"a": Agreed()}
 
 
 def test_a_reply_that_is_due_may_be_long():
     with a_hub() as hub:
-        hub.rules = replace(hub.rules, due=lambda party, request: LONG)
-        join(hub, lambda message: Align(bytes(LONG)))
+        due: dict[type, Bound] = {Align: Bound(LONG)}
+        hub.rules = replace(hub.rules, due=lambda party, q: due_of(q, due))
+        join(
+            hub,
+            lambda message: Align(bytes(LONG)),
+            due=lambda: requests("aligning a run", due),
+        )
         for _ in range(3):
             reply = hub.send({"a": Align(bytes(LONG))})
             assert len(reply["a"].data) == LONG
@@ -466,24 +479,25 @@ def relay(port):
 def test_what_is_due_follows_the_request():
     """Memory for a reply is that of the rows asked for, or of a batch in training."""
     rules = ReplyRules((1000, 100), 4, torch.float32, offer=LONG)
+    rules.server = cast(Any, SimpleNamespace(sizes={"a": 4}))
     plan = TrainPlan("train", 1, 32, "shuffle", "adam", 0.1)
     value = 4 * 4  # bytes of a row
-    small = most_bytes(messages.Describe(), LONG)
     select = SelectPlan("select_features", 1, 32, "shuffle", 0.1, (0.1,))
-    due: dict[Any, int] = {
-        messages.Describe(): small,
-        control.Save("train-1"): small,
-        messages.Begin(plan): small + 32 * value,
-        messages.Embed("train", "test"): small + 100 * value,
-        messages.Embed("train", "train", 7): small + 7 * value,
-        messages.Select(None, select): small + value,
-    }
-    assert {q: rules.most_bytes("a", q) for q in due} == due
-    rules._at["a"] = (plan, 0)
     block = messages.Block(torch.zeros(1, 32, 4), (4,))
-    assert rules.most_bytes("a", messages.Descend("train", block)) == small + 32 * value
-    assert small < 1 << 12
-    assert rules.most_bytes("a", Align(b"")) == LONG
+    due: dict[Any, tuple[type, int]] = {
+        messages.Describe(): (messages.Description, 0),
+        control.Save("train-1"): (Agreed, 0),
+        messages.Begin(plan): (messages.Embedding, ENDS + 32 * value),
+        messages.Embed("train", "test"): (messages.Embedding, ENDS + 100 * value),
+        messages.Embed("train", "train", 7): (messages.Embedding, ENDS + 7 * value),
+        messages.Select(None, select): (messages.Done, ENDS + value),
+    }
+    for request, (kind, n_bytes) in due.items():
+        ((due_kind, bound),) = rules.due("a", request).kinds.items()
+        assert (due_kind, bound.n_bytes) == (kind, n_bytes)
+    (bound,) = rules.due("a", messages.Descend("train", block)).kinds.values()
+    assert bound.n_bytes == ENDS + 32 * value
+    assert rules.due("a", Align(b"")).kinds[Align].n_bytes == LONG
 
 
 def test_an_offer_of_more_ids_than_the_config_allows_is_cut_off():
@@ -493,9 +507,8 @@ def test_an_offer_of_more_ids_than_the_config_allows_is_cut_off():
     n_due = most_offered("psi", 1000, 1024)
     assert n_due == 32 * (1024 + 1024) + 1024
     with a_hub() as hub:
-        hub.rules = replace(
-            hub.rules, due=lambda party, request: most_bytes(request, n_due)
-        )
+        due: dict[type, Bound] = {Align: Bound(n_due)}
+        hub.rules = replace(hub.rules, due=lambda party, q: due_of(q, due))
         offers = [bytes(n_due), bytes(LONG)]
         join(hub, lambda message: Align(offers.pop(0)))
         assert len(hub.send({"a": Align(b"")})["a"].data) == n_due

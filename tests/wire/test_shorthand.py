@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.conftest import decode
 
 from lessvfl.errors import ProtocolError
 from lessvfl.wire import codec, shorthand
@@ -85,7 +86,7 @@ def test_every_flipped_bit_of_a_short_frame_is_found():
             heard = Shorthand()
             heard.whole(memoryview(step(1)))
             with pytest.raises(ProtocolError):
-                codec.decode(heard.whole(memoryview(bytes(data))))
+                decode(heard.whole(memoryview(bytes(data))))
             data[place] ^= bit
 
 
@@ -94,7 +95,7 @@ def test_ends_that_remember_different_things_notice():
     said.shorten(step(1))
     heard.whole(memoryview(step(1, run=bytes(16))))
     with pytest.raises(ProtocolError, match="checksum is wrong"):
-        codec.decode(heard.whole(memoryview(said.shorten(step(2)))))
+        decode(heard.whole(memoryview(said.shorten(step(2)))))
     with pytest.raises(ProtocolError, match="must follow a whole one of its kind"):
         Shorthand().whole(memoryview(said.shorten(step(3))))
 

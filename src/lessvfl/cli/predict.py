@@ -113,7 +113,7 @@ def server(
             stack.callback(local.close)
         with remote.listening(own, credentials) as hub:
             if local is not None:
-                hub.join(LocalParty(local.hello(), local.handle))
+                hub.join(LocalParty(local.hello(), local.handle, local.due))
             predictor = Predictor(
                 own,
                 known,
@@ -216,7 +216,7 @@ def party(
     from lessvfl.remote.config import PartyConfig, read
     from lessvfl.remote.identity import party_identity
     from lessvfl.remote.predict import PredictingParty
-    from lessvfl.wire import dial, flight
+    from lessvfl.wire import flight
 
     own = read(PartyConfig, config)
     name, credentials = party_identity(own, insecure)
@@ -226,7 +226,7 @@ def party(
         stack.callback(process.close)
         remote.use_machine(own)
         log.info("dials %s, and answers what it asks", own.server)
-        dial.serve(address, process.hello(), process.handle, patience=own.wait)
+        process.serve(address)
         log.info("the server has ended the predictions")
         report.build(process.folder)  # it says what was asked for
     ending.threads_hang(True)  # a thread of the engine may be about to end

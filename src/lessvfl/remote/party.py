@@ -31,6 +31,7 @@ from lessvfl.core.plans import PART, TrainPlan
 from lessvfl.data import Scratch, Table, are_all
 from lessvfl.errors import PolicyError, ProtocolError
 from lessvfl.remote.align import Ids, PartyAligner
+from lessvfl.remote.align.messages import most_asked
 from lessvfl.remote.align.psi import POINT_BYTES
 from lessvfl.remote.checkpoint import State, named_rows, read_state, write_state
 from lessvfl.remote.config import PartyConfig
@@ -40,6 +41,7 @@ from lessvfl.remote.requests import Prepared, SeedRows, in_a_sentence
 from lessvfl.remote.seed import SERVER, SeedRun, encode, party_record
 from lessvfl.remote.session import (
     Aligned,
+    Aligning,
     AlignmentFile,
     Connected,
     Waiting,
@@ -56,10 +58,12 @@ from lessvfl.status import Status
 from lessvfl.terms import plural
 from lessvfl.wire import control, messages
 from lessvfl.wire.dial import Listener, Server, serve
+from lessvfl.wire.due import ENDS, Bound, Due, query, requests
 
 log = logging.getLogger(__name__)
 
 OFFERED = "offered.safetensors"  # rows of the table, where some are withheld
+PREPARED_BYTES = 5  # for each common row: whether it is for testing, its block
 SHOWS = "this run shows up to %d values about a row of %d encoded columns"
 
 
@@ -139,8 +143,30 @@ class PartyProcess:
             self.handle,
             patience=self.config.wait,
             is_over=lambda: self.has_finished,
+            due=self.due,
             listener=self.listener(),
         )
+
+    def due(self) -> Due:
+        """Return what a server may ask for now."""
+        at, policy, n_rows = self.state, self.config.policy, self.own.whole.n_rows
+        is_first = not isinstance(at, Aligning)
+        most_ids = policy.align_ids * n_rows
+        n_bytes = most_asked(self.config.align, n_rows, most_ids, is_first)
+        bounds = {
+            control.Align: Bound(n_bytes),
+            control.Prepare: Bound(PREPARED_BYTES * n_rows + ENDS),
+            messages.Query: query(n_rows, policy.memory),
+        }
+        match at:
+            case Serving(run=run):
+                bounds[messages.Descend] = Bound(run.gradient_bytes)
+                return requests("in a seed", bounds)
+            case Aligned():
+                return requests("between seeds", bounds)
+            case Connected():
+                return requests("aligning a run", bounds)
+        return requests("before a run", {})
 
     def close(self) -> None:
         """Let go of the run folder."""

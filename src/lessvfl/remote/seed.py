@@ -45,11 +45,13 @@ from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
 from lessvfl.terms import Event
 from lessvfl.wire import control, messages
+from lessvfl.wire.due import ENDS
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import bill_line
 
 log = logging.getLogger(__name__)
 
+VALUE_BYTES = 8  # of a component of a gradient, the most
 SERVER = "server"  # what the other side is called, where it is shown
 
 
@@ -79,6 +81,13 @@ class SeedRun:
     def stage_due(self) -> str | None:
         """Return the stage at hand, or the next one; None: all are over."""
         return self.prepared.stage_due(self.progress)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Return the most bytes of a gradient: a batch of its embeddings."""
+        sizes = [getattr(plan, "batch_size", 0) for plan in self.prepared.plans]
+        n_rows = min(max(sizes, default=0), len(self.prepared.rows.train))
+        return n_rows * self.party.net.n_outputs * VALUE_BYTES + ENDS
 
     # ------------------------------------------------------------------------- requests
 

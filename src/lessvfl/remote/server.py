@@ -67,12 +67,13 @@ from lessvfl.run.recorder import Recorder
 from lessvfl.status import Status
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
+from lessvfl.wire.due import Bound, replies
 from lessvfl.wire.hub import Hub
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.line import HubRules
 from lessvfl.wire.local import LocalParty
 from lessvfl.wire.parties import Parties
-from lessvfl.wire.replies import ReplyRules, most_bytes, wrong_kind
+from lessvfl.wire.replies import ReplyRules
 
 MAX_TRIES = 100  # times that one party may be lost without a new checkpoint
 TELLS_COUNTS = (
@@ -152,10 +153,10 @@ class ServerProcess:
                 self.own = training_party(config, *about)
             on_error.pop_all()
         self._offer = most_offered(config.align, table.n_rows, config.most_ids)
+        offer: dict[type, Bound] = {control.Align: Bound(self._offer)}
         rules = HubRules(
             admit=self._objection,
-            check=lambda party, request, reply: wrong_kind(request, reply),
-            due=lambda party, request: most_bytes(request, self._offer),
+            due=lambda party, request: replies(request, offer),
             came=status.connect,
             went=status.lose,
             carried=self._carried,
@@ -163,7 +164,7 @@ class ServerProcess:
         )
         hub.follow(rules)
         if self.own is not None:
-            hub.join(LocalParty(self.own.hello(), self.own.handle))
+            hub.join(LocalParty(self.own.hello(), self.own.handle, self.own.due))
 
     def close(self) -> None:
         """Let go of the run folder."""
@@ -367,9 +368,7 @@ class ServerProcess:
         counts = (len(rows.train), len(rows.test))
         size, seed = self.settings.net.embedding_size, rows.seed
         rules = ReplyRules(counts, size, build.dtype, seed, blocks, self._offer)
-        self.hub.rules = dataclasses.replace(
-            self.hub.rules, check=rules.complaint, due=rules.most_bytes
-        )
+        self.hub.rules = dataclasses.replace(self.hub.rules, due=rules.due)
         rules.server = Parties(self.hub, self.parties, ledger)
         return rules.server
 

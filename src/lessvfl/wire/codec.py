@@ -17,17 +17,20 @@ offset  bytes what
 ======= ===== ===========================================================
 
 On its way a frame may be shorter (:mod:`lessvfl.wire.shorthand`). A malformed frame is
-a ProtocolError that says what was wrong: it may quote a field, never an array.
+a ProtocolError that says what was wrong: it may quote a field, never an array. Whether
+a message may come at all is decided by its head, its fields and the shapes of its
+arrays (:mod:`lessvfl.wire.due`): before that, neither checksum nor arrays are read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -52,7 +55,7 @@ HEAD = struct.Struct("<4sHHQ16sIQ")
 CHECKSUM = struct.Struct("<Q")
 HEAD_BYTES = HEAD.size + CHECKSUM.size
 MAX_FIELDS = 1 << 20
-MAX_BODY = 1 << 31
+MAX_BODY = 1 << 31  # no number in a frame is larger
 LONG_FIELDS = 1 << 10  # bytes; longer fields are not cached
 KNOWN = 64  # fields that are cached
 # Embeddings of scaled columns and their gradients are near 1; beyond this, sums of
@@ -89,6 +92,9 @@ Fields = Any  # with an attribute for each
 Parts = tuple[dict[str, Any], list[Tensor]]
 ArrayList = Sequence[NDArray[Any]]
 Specs = Sequence[tuple[np.dtype[Any], tuple[int, ...]]]
+# Raises a ProtocolError if a message of this kind, with these fields and arrays, must
+# not come now.
+Accept = Callable[[type, Fields, Specs], None]
 
 
 class WireFrame(NamedTuple):
@@ -150,7 +156,7 @@ def _read_coded(
     _expect(levels, "uint8", coding.n_bytes(math.prod(shape), bits))
     _expect(ends, "float32", 2, shape[0])
     low, step = torch.from_numpy(ends.copy())
-    coded = coding.unpack(torch.from_numpy(levels.copy()), shape, low, step, bits)
+    coded = coding.unpack(levels, shape, low, step, bits)
     values = coded.values(getattr(torch, dtype))
     _check_values(values.numpy())
     return messages.Block(values, widths, coded)
@@ -430,9 +436,30 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
     return CHECKSUM.pack(state.intdigest())
 
 
-def most_bytes(n_body: int) -> int:
-    """Return the largest size of a frame whose arrays take `n_body` bytes."""
-    return HEAD_BYTES + MAX_FIELDS + n_body
+def length_of(data: memoryview) -> int:
+    """Return how many bytes a frame claims to have, of which these are the first.
+
+    What is no whole frame claims no more than there is.
+    """
+    if len(data) < HEAD_BYTES or data[: len(MAGIC)] != MAGIC:
+        return len(data)
+    *_, n_fields, n_body = HEAD.unpack_from(data)
+    return int(HEAD_BYTES + n_fields + n_body)
+
+
+def wire_bytes(specs: Specs) -> int:
+    """Return the bytes of arrays of these formats."""
+    return sum([dtype.itemsize * math.prod(shape) for dtype, shape in specs])
+
+
+def decoded_bytes(fields: Fields, specs: Specs) -> int:
+    """Return the bytes of a message's arrays once they are read; levels are values."""
+    coded = getattr(fields, "coded", None)
+    if coded is None:
+        return wire_bytes(specs)
+    _, dtype, shape = coded
+    n_bytes: int = math.prod(shape) * DTYPES[dtype].itemsize
+    return n_bytes
 
 
 def kind_of(data: bytes | memoryview) -> type | None:
@@ -451,14 +478,24 @@ def exchange_of(data: bytes | memoryview) -> tuple[int, bytes]:
     return head[3], head[4]
 
 
-def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> WireFrame:
-    """Read a frame whose arrays have at most `limit` bytes.
+def decode(data: bytes | memoryview, accept: Accept) -> WireFrame:
+    """Read a frame, once `accept` has nothing against its kind, fields and shapes.
 
     Anything wrong with it is a ProtocolError.
     """
     view = memoryview(data).cast("B")
+    with _malformed():
+        head = _read_head(view)
+    accept(head.kind.cls, head.fields, head.specs)
+    with _malformed():
+        return _read_frame(head, view)
+
+
+@contextlib.contextmanager
+def _malformed() -> Iterator[None]:
+    """Put what is wrong with a frame into a sentence."""
     try:
-        return _decode(view, limit)
+        yield
     except FAULTS as problem:
         what = problem if isinstance(problem, ConfigError) else f"Got {problem}."
         raise ProtocolError(
@@ -466,7 +503,19 @@ def decode(data: bytes | memoryview, limit: int = MAX_BODY) -> WireFrame:
         ) from None
 
 
-def _decode(view: memoryview, limit: int) -> WireFrame:
+class FrameHead(NamedTuple):
+    """What a frame says of itself before its arrays."""
+
+    kind: MessageKind
+    fields: Fields
+    specs: Specs
+    number: int
+    run: bytes
+    n_fields: int
+    n_body: int
+
+
+def _read_head(view: memoryview) -> FrameHead:
     if len(view) < HEAD_BYTES:
         raise ValueError(f"{len(view)} bytes")
     magic, version, place, number, run, n_fields, n_body = HEAD.unpack_from(view)
@@ -474,24 +523,31 @@ def _decode(view: memoryview, limit: int) -> WireFrame:
         raise ValueError(f"bytes that begin with {magic!r}")
     if version != VERSION:
         raise ValueError(f"format {version}")
-    if n_fields > MAX_FIELDS or n_body > limit:
-        raise ValueError(f"{n_fields} and {n_body} bytes, more than is allowed")
-    if len(view) != HEAD_BYTES + n_fields + n_body:
+    if n_fields > MAX_FIELDS:
+        raise ValueError(f"{n_fields} bytes of fields, more than is allowed")
+    if place >= len(KINDS):
+        raise ValueError(f"kind {place}")
+    if len(view) < HEAD_BYTES + n_fields:
         raise ValueError(f"{len(view)} bytes of {HEAD_BYTES + n_fields + n_body}")
+    text = bytes(view[HEAD_BYTES : HEAD_BYTES + n_fields])
+    repeats = KINDS[place].repeats and n_fields <= LONG_FIELDS
+    specs, fields = (_known_reader if repeats else _reader)(place, text, n_body)
+    return FrameHead(KINDS[place], fields, specs, number, run, n_fields, n_body)
+
+
+def _read_frame(head: FrameHead, view: memoryview) -> WireFrame:
+    """Read the arrays of a frame that may come now."""
+    start = HEAD_BYTES + head.n_fields
+    if len(view) != start + head.n_body:
+        raise ValueError(f"{len(view)} bytes of {start + head.n_body}")
     told = bytes(view[HEAD.size : HEAD_BYTES])
     if told != _checksum(view[: HEAD.size], view[HEAD_BYTES:]):
         raise ValueError("a frame whose checksum is wrong")
-    if place >= len(KINDS):
-        raise ValueError(f"kind {place}")
-    start = HEAD_BYTES + n_fields
-    text = bytes(view[HEAD_BYTES:start])
-    repeats = KINDS[place].repeats and n_fields <= LONG_FIELDS
-    specs, fields = (_known_reader if repeats else _reader)(place, text, n_body)
     arrays = []  # of the frame's own bytes; what is used of them is copied
-    for dtype, shape in specs:
+    for dtype, shape in head.specs:
         arrays.append(np.ndarray(shape, dtype, view, start))
         start += arrays[-1].nbytes
-    return WireFrame(KINDS[place].read(fields, arrays), number, run)
+    return WireFrame(head.kind.read(head.fields, arrays), head.number, head.run)
 
 
 def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, Fields]:
@@ -502,7 +558,7 @@ def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, Fields]:
         raise ValueError(f"fields that cannot be read: {error}") from None
     frame = settings.build(FRAME, {"arrays": values.pop("arrays", None)})
     specs = [(DTYPES[name], shape) for name, shape in frame.arrays]
-    if sum(dtype.itemsize * math.prod(shape) for dtype, shape in specs) != n_body:
+    if wire_bytes(specs) != n_body:
         raise ValueError("arrays that are not as long as their frame")
     if "widths" in values:
         values.setdefault("coded", None)

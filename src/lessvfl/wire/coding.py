@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,13 +27,16 @@ Float32s = NDArray[np.float32]
 BITS = (4, 8, 16, 32)
 END_BYTES = 8  # two float32 a replica
 TINY = np.finfo(np.float32).tiny
+Dtypes = dict[int, np.dtype[Any]]
+LEVELS: Dtypes = {4: np.dtype("u1"), 8: np.dtype("u1"), 16: np.dtype("u2")}  # by bits
+PACKED: Dtypes = {8: np.dtype("u1"), 16: np.dtype("<u2")}  # and as they travel
 
 
 @dataclass(frozen=True)
 class Coded:
     """A block in levels, on the CPU."""
 
-    levels: Tensor  # (R, ...), int32, which level each value is at
+    levels: Tensor  # (R, ...), which level each value is at: uint8, of 16 bits uint16
     low: Tensor  # (R,), float32, the lowest level of every replica
     step: Tensor  # (R,), float32, the distance of two levels
     bits: int  # that a level takes
@@ -40,21 +44,20 @@ class Coded:
     def values(self, dtype: torch.dtype) -> Tensor:
         """Return the values that the levels stand for."""
         ends = (-1, *[1] * (self.levels.dim() - 1))
-        step, low = self.step.view(ends), self.low.view(ends)
-        return (self.levels * step + low).to(dtype)
+        values = self.levels.numpy().astype(np.float32)
+        with np.errstate(all="ignore"):  # what is not finite stays so
+            values *= self.step.numpy().reshape(ends)
+            values += self.low.numpy().reshape(ends)
+        return torch.from_numpy(values).to(dtype)
 
     def packed(self) -> Tensor:
         """Return the levels as bytes, two of 4 bits in one."""
-        flat = self.levels.flatten()
-        if self.bits == 16:
-            both = torch.stack([flat & 255, flat >> 8], dim=1)
-            return both.flatten().to(torch.uint8)
-        if self.bits == 8:
-            return flat.to(torch.uint8)
-        if len(flat) % 2:
-            flat = torch.cat([flat, flat.new_zeros(1)])
-        pairs = flat.view(-1, 2)
-        return (pairs[:, 0] | pairs[:, 1] << 4).to(torch.uint8)
+        flat = self.levels.numpy().reshape(-1)
+        if self.bits == 4:
+            packed = flat[0::2].copy()
+            packed[: len(flat) // 2] |= flat[1::2] << 4
+            return torch.from_numpy(packed)
+        return torch.from_numpy(flat.astype(PACKED[self.bits]).view(np.uint8))
 
 
 def n_bytes(n_values: int, bits: int) -> int:
@@ -63,16 +66,21 @@ def n_bytes(n_values: int, bits: int) -> int:
 
 
 def unpack(
-    packed: Tensor, shape: Sequence[int], low: Tensor, step: Tensor, bits: int
+    packed: NDArray[np.uint8],
+    shape: Sequence[int],
+    low: Tensor,
+    step: Tensor,
+    bits: int,
 ) -> Coded:
     """Read levels out of bytes as :meth:`Coded.packed` wrote them."""
-    wide = packed.to(torch.int32)
-    if bits == 16:
-        pairs = wide.view(-1, 2)
-        wide = pairs[:, 0] | pairs[:, 1] << 8
-    elif bits == 4:
-        wide = torch.stack([wide & 15, wide >> 4], dim=1).flatten()
-    return Coded(wide[: math.prod(shape)].view(*shape), low, step, bits)
+    if bits == 4:
+        levels = np.empty(2 * len(packed), dtype=np.uint8)
+        np.bitwise_and(packed, 15, out=levels[0::2])
+        np.right_shift(packed, 4, out=levels[1::2])
+        levels = levels[: math.prod(shape)]
+    else:
+        levels = packed.view(PACKED[bits]).astype(LEVELS[bits])
+    return Coded(torch.from_numpy(levels.reshape(shape)), low, step, bits)
 
 
 def encode(
@@ -95,16 +103,17 @@ def encode(
     """
     if mask is None:
         return encode_alike([values], bits, seeds, [name])[0]
-    levels = torch.zeros(values.shape, dtype=torch.int32)
+    levels = np.zeros(values.shape, dtype=LEVELS[bits])
     rounded = torch.zeros_like(values)
     low, step = torch.zeros(2, len(values))
     for r, own in enumerate(mask.to(values.device)):
         if own.any() and values.shape[1]:
             alone = values[r : r + 1, :, own]
             coded, sent = encode(alone, bits, None, seeds[r : r + 1], *name)
-            levels[r][:, own.cpu()], rounded[r][:, own] = coded.levels[0], sent[0]
+            levels[r][:, own.cpu().numpy()] = coded.levels[0].numpy()
+            rounded[r][:, own] = sent[0]
             low[r], step[r] = coded.low[0], coded.step[0]
-    return Coded(levels, low, step, bits), rounded
+    return Coded(torch.from_numpy(levels), low, step, bits), rounded
 
 
 def encode_alike(
@@ -134,7 +143,7 @@ def encode_alike(
 
 def _round(
     exact: Float32s, begin: NDArray[np.float64], bits: int
-) -> tuple[NDArray[np.int32], Float32s, Float32s, Float32s]:
+) -> tuple[NDArray[Any], Float32s, Float32s, Float32s]:
     """Return levels, the lowest one, the distance of two, and the rounded values.
 
     `begin` (replicas, 1, width) is where the sums of every column begin.
@@ -156,4 +165,4 @@ def _round(
         rounded = sums.astype(np.float32)
         rounded *= step.reshape(ends)
         rounded += low.reshape(ends)
-        return sums.astype(np.int32), low, step, rounded
+        return sums.astype(LEVELS[bits]), low, step, rounded

@@ -37,7 +37,8 @@ class Stream(Protocol):
     def expect(self, n_bytes: int) -> None:
         """Allow the other end a frame of up to `n_bytes`, and signs of life.
 
-        If it sends more, the stream ends. Before the first call only a greeting is
+        Of a longer frame at most its beginning comes, head and fields, which say why
+        it is refused; or the stream ends. Before the first call only a greeting is
         allowed.
         """
         ...

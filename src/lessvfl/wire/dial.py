@@ -20,6 +20,7 @@ from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import OVER, GoneError, Stream
 from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
+from lessvfl.wire.due import ANYTHING_SMALL, Due, NotDueError
 from lessvfl.wire.shorthand import Shorthand
 
 BEAT_SECONDS = 5.0  # between two signs of life of a party that computes
@@ -45,6 +46,11 @@ def _nothing(*what: int) -> None:
     """Ignore what happened."""
 
 
+def _refuse_all(error: NotDueError) -> Any:
+    """Take part no longer in what asks for something that is not due."""
+    raise error
+
+
 @dataclass(frozen=True)
 class Listener:
     """Callbacks of a connection: when it is made, when it is lost, its bytes."""
@@ -60,6 +66,8 @@ def serve(
     handle: Callable[[Any], Any],
     *,
     patience: float,
+    due: Callable[[], Due] = lambda: ANYTHING_SMALL,
+    decline: Callable[[NotDueError], Any] = _refuse_all,
     is_over: Callable[[], bool] = lambda: True,
     beat: float = BEAT_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
@@ -69,9 +77,10 @@ def serve(
 
     A lost connection is dialled again for up to `patience` seconds. An error in
     `handle` is raised here; the server is told its kind and its public sentence.
-    `is_over` tells whether this party has everything when the server says farewell;
-    `beat` is the number of seconds between two signs of life while `handle` computes.
-    A server that cannot be reached is logged at once, then once a minute.
+    `due` returns what it may be asked for now, and `decline` what it says to anything
+    else. `is_over` tells whether this party has everything when the server says
+    farewell; `beat` is the number of seconds between two signs of life while `handle`
+    computes. A server that cannot be reached is logged at once, then once a minute.
     """
     end = time.monotonic() + patience
     pauses = _pauses()
@@ -84,14 +93,14 @@ def serve(
         if told is not None or not was_there:
             listener.came()
         was_there, told = True, None
-        reply = handle(message)
+        reply = (decline if isinstance(message, NotDueError) else handle)(message)
         since = time.monotonic()
         end, pauses = since + patience, _pauses()
         return reply
 
     while True:
         try:
-            _answer(address, hello, heard, beat, listener.carried)
+            _answer(address, hello, heard, due, beat, listener.carried)
         except GoneError as error:
             now = time.monotonic()
             if now > end:
@@ -141,16 +150,17 @@ class _Voice:
         self._beat = beat
         self._lock = threading.Lock()  # of what is written, and of what is computed
         self._said, self._heard = Shorthand(), Shorthand()
-        self._at: tuple[WireFrame, float] | None = None  # the request, and since when
+        # The request's number and run, and since when it is being answered.
+        self._at: tuple[int, bytes, float] | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(
             target=self._live, name="lessvfl-beat", daemon=True
         )
         self._thread.start()
 
-    def begin(self, frame: WireFrame) -> None:
+    def begin(self, number: int, run: bytes) -> None:
         """Send signs of life until this request is answered."""
-        self._at = (frame, time.monotonic())
+        self._at = (number, run, time.monotonic())
 
     def say(self, message: Any, number: int, run: bytes = bytes(16)) -> None:
         """Send a message."""
@@ -173,41 +183,53 @@ class _Voice:
     def _live(self) -> None:
         while not self._over.wait(self._beat):
             with self._lock, contextlib.suppress(GoneError):
-                if self._at is None or time.monotonic() - self._at[1] < self._beat:
+                if self._at is None or time.monotonic() - self._at[2] < self._beat:
                     continue  # idle, or quick
-                asked = self._at[0]
-                sign = codec.encode(WireFrame(Busy(), asked.number, asked.run))
+                number, run, _ = self._at
+                sign = codec.encode(WireFrame(Busy(), number, run))
                 self._stream.write(self._said.shorten(sign))
 
 
 def _answer(
     address: Server,
     hello: Hello,
-    handle: Callable[[Any], Any],
+    heard: Callable[[Any], Any],
+    due: Callable[[], Due],
     beat: float,
     carried: Callable[[int, int], None],
 ) -> None:
-    """Answer requests over one connection until the server says farewell."""
+    """Answer requests over one connection until the server says farewell.
+
+    `heard` returns the reply to a request, or to an error about one that is not due.
+    """
     stream = address.connect()
     voice = _Voice(stream, beat, carried)
     try:
+        stream.expect(due().most_bytes)
         voice.say(hello, 0)
-        _converse(voice, stream, handle)
+        _converse(voice, stream, heard, due)
     finally:
         voice.close()
         stream.close()
 
 
-def _converse(voice: _Voice, stream: Stream, handle: Callable[[Any], Any]) -> None:
+def _converse(
+    voice: _Voice,
+    stream: Stream,
+    heard: Callable[[Any], Any],
+    due: Callable[[], Due],
+) -> None:
     while True:
         data = stream.read()
+        message: Any
         try:
             data = voice.took(data)
-            frame = codec.decode(data)
+            message = codec.decode(data, due().accept).message
+        except NotDueError as error:
+            message = error
         except ProtocolError as error:
             _refuse(voice, error, *codec.exchange_of(data))
             raise
-        message = frame.message
         if isinstance(message, Farewell) or message == OVER:
             return
         if isinstance(message, Refusal):
@@ -215,14 +237,18 @@ def _converse(voice: _Voice, stream: Stream, handle: Callable[[Any], Any]) -> No
             if not message.final:
                 raise GoneError(reason)
             raise ConfigError(f"The server says no ({message.kind}): {reason}")
-        voice.begin(frame)
+        number, run = codec.exchange_of(data)
+        del data
+        voice.begin(number, run)
         try:
-            reply = handle(message)
+            reply = heard(message)
         except Exception as error:
-            _refuse(voice, error, frame.number, frame.run)
+            _refuse(voice, error, number, run)
             raise
+        del message  # it may be large
+        stream.expect(due().most_bytes)
         with contextlib.suppress(GoneError):  # then its last words come next
-            voice.say(reply, frame.number, frame.run)
+            voice.say(reply, number, run)
 
 
 def _refuse(voice: _Voice, error: Exception, number: int, run: bytes) -> None:

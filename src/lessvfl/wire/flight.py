@@ -25,13 +25,22 @@ from pyarrow import flight
 from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec
-from lessvfl.wire.connection import CLOSE_SECONDS, GoneError, first_line, start_thread
+from lessvfl.wire.connection import (
+    CLOSE_SECONDS,
+    LARGEST_HELLO,
+    GoneError,
+    first_line,
+    start_thread,
+)
+from lessvfl.wire.due import TOO_MUCH
 from lessvfl.wire.front import LOOPBACK, USUAL, Front, Guest, Limits
 from lessvfl.wire.hub import Hub
 from lessvfl.wire.line import ANY_PARTY, HubRules
 from lessvfl.wire.messages import Traffic
 
 COMMAND = b"lessvfl/1"
+PART = codec.HEAD_BYTES + codec.MAX_FIELDS  # bytes of a frame that travel together
+AROUND_PART = 1 << 10  # bytes of the engine around them
 KEEP_ALIVE_MS = 330_000  # gRPC closes connections that ping more often
 LOST = (pyarrow.ArrowException, flight.FlightError, StopIteration, OSError)
 
@@ -107,7 +116,8 @@ REASONS = {
     "of another CA does, or one with encryption where this side has none",
 }
 BROKEN = "the connection broke"
-TOO_MUCH = "A message must have no more bytes than are due. Got more."
+TOO_LONG = "larger than max"  # what the engine says of more than a part at once
+MORE = f"{TOO_MUCH} Got more."
 
 
 def reason_of(error: BaseException) -> str:
@@ -121,7 +131,8 @@ class FlightStream:
     """One end of an open stream.
 
     A party's end owns its connection, `client`; the server's end has a `guest`, which
-    limits what the party may send.
+    limits what the party may send. A frame travels in parts, so that no end holds more
+    of one than is due: the first part has its head and all its fields.
     """
 
     def __init__(
@@ -131,18 +142,43 @@ class FlightStream:
         self._writer = writer
         self._client = client
         self._guest = guest
+        self._most_bytes = LARGEST_HELLO  # of the next frame
+        self._n_refused = 0  # bytes of a frame that are still to come
 
     def read(self) -> memoryview:
-        """Return the next frame."""
+        """Return the next frame; of one that is too long its first part."""
+        while self._n_refused > 0:
+            self._n_refused -= len(self._read_part())
+        first = self._read_part()
+        n_bytes = codec.length_of(first)
+        if n_bytes <= len(first):
+            return first
+        if n_bytes > self._most_bytes:
+            self._n_refused = n_bytes - len(first)
+            return first
+        whole, n_read = memoryview(bytearray(n_bytes)), 0
+        while True:
+            if not len(first) or n_read + len(first) > n_bytes:
+                raise ProtocolError(MORE)
+            whole[n_read : n_read + len(first)] = first
+            n_read += len(first)
+            if n_read == n_bytes:
+                return whole
+            first = self._read_part()
+
+    def _read_part(self) -> memoryview:
         try:
-            return memoryview(self._reader.read_chunk().app_metadata or b"")
+            part = self._reader.read_chunk().app_metadata
         except LOST as error:
-            if self._guest is not None and self._guest.said_too_much:
-                raise ProtocolError(TOO_MUCH) from None
+            is_long = self._guest is not None and self._guest.said_too_much
+            if is_long or TOO_LONG in str(error):
+                raise ProtocolError(MORE) from None
             raise GoneError(reason_of(error)) from None
+        return memoryview(part or b"").cast("B")
 
     def expect(self, n_bytes: int) -> None:
         """Let the other end send a frame of so many bytes."""
+        self._most_bytes = n_bytes
         if self._guest is not None:
             self._guest.expect(n_bytes)
 
@@ -158,8 +194,11 @@ class FlightStream:
 
     def write(self, data: bytes) -> None:
         """Send a frame."""
+        whole = memoryview(data)
         try:
-            self._writer.write_metadata(pyarrow.py_buffer(data))
+            for start in range(0, len(whole), PART):
+                part = whole[start : start + PART]
+                self._writer.write_metadata(pyarrow.py_buffer(part))
         except LOST as error:
             raise GoneError(reason_of(error)) from None
 
@@ -202,6 +241,7 @@ class Address:
             "generic_options": [
                 ("grpc.keepalive_time_ms", KEEP_ALIVE_MS),
                 ("grpc.keepalive_timeout_ms", 20_000),
+                ("grpc.max_receive_message_length", PART + AROUND_PART),
             ]
         }
         if self.credentials is not None:
@@ -235,12 +275,11 @@ class FlightHub(Hub):
         credentials: Credentials | None,
         *,
         silence: float = 60.0,
-        limit: int = codec.MAX_BODY,
         rules: HubRules = ANY_PARTY,
         name_of: Callable[[bytes], str] = lambda peer: peer.decode("utf-8", "replace"),
         limits: Limits = USUAL,
     ) -> None:
-        super().__init__(parties, silence=silence, limit=limit, rules=rules)
+        super().__init__(parties, silence=silence, rules=rules)
         self.secure = credentials is not None
         self.name_of = name_of
         host, port = parse_address(address, self.secure)

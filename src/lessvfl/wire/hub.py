@@ -26,7 +26,6 @@ from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import (
     CLOSE_SECONDS,
-    LARGEST_HELLO,
     OVER,
     GoneError,
     Stream,
@@ -35,12 +34,14 @@ from lessvfl.wire.connection import (
     start_thread,
 )
 from lessvfl.wire.control import Busy, Farewell, Hello, Refusal, printable
+from lessvfl.wire.due import GREETING
 from lessvfl.wire.line import (
     ALIVE,
     ANY_PARTY,
     AROUND,
     ByteCount,
     HubRules,
+    Order,
     PartyLine,
     part_of,
 )
@@ -58,8 +59,8 @@ class Hub:
     """The server's side: admits parties and exchanges frames with them.
 
     `silence` is how many seconds a party that owes a reply may go without a sign of
-    life, `limit` the most bytes of a reply's arrays. An engine listens, calls
-    :meth:`attend` and has a :meth:`stop`. New `rules` hold from the next exchange on.
+    life. An engine listens, calls :meth:`attend` and has a :meth:`stop`. New `rules`
+    hold from the next exchange on.
     """
 
     named_in = "certificate"  # where a party's name stands
@@ -70,11 +71,10 @@ class Hub:
         parties: Sequence[PartyId],
         *,
         silence: float = 60.0,
-        limit: int = codec.MAX_BODY,
         rules: HubRules = ANY_PARTY,
     ) -> None:
         self.parties = tuple(parties)
-        self.silence, self.limit, self.rules = silence, limit, rules
+        self.silence, self.rules = silence, rules
         self.number = 0
         self.run_id = bytes(16)
         self.bytes = ByteCount()  # so far
@@ -158,7 +158,7 @@ class Hub:
             if kind is not Hello or not greets:
                 got = "no frame of lessvfl" if kind is None else kind.__name__
                 raise ProtocolError(f"A party must greet first. Got {got}.")
-            hello = codec.decode(data, LARGEST_HELLO).message
+            hello = codec.decode(data, GREETING.accept).message
         except (GoneError, LessVFLError) as error:  # it shows a wrong field, no more
             is_gone = isinstance(error, GoneError)
             said = "A party must greet first. Got nothing." if is_gone else str(error)
@@ -217,25 +217,27 @@ class Hub:
     def _carry(self, line: PartyLine) -> None:
         """Carry requests and replies until the server ends the stream."""
         while (order := line.requests.get()) is not None:
-            frame, down, n_due = order
-            line.stream.expect(n_due)
+            frame, down, due = order
+            line.stream.expect(due.most_bytes)
             n_down = line.say(down)
             line.heard = time.monotonic()
             part = part_of(frame.message)
             self.bytes.add(line, part, down=n_down)
-            up, n_up = self._listen(line, frame, part)
+            up, n_up = self._listen(line, order, part)
             if isinstance(up, ProtocolError):
-                line.replies.put((frame, up))
+                line.replies.put((order, up))
                 continue
             self.rules.carried(line.party, frame.message, n_up, n_down)
-            read = up if len(up) <= SMALL else self._read(frame, up)
-            line.replies.put((frame, read))
-            if codec.kind_of(up) is Refusal:
+            read = up if len(up) <= SMALL else self._read(order, up)
+            is_over = codec.kind_of(up) is Refusal
+            line.replies.put((order, read))
+            del up, read  # they may be large, and the next request may take long
+            if is_over:
                 return
         line.say_last()
 
     def _listen(
-        self, line: PartyLine, sent: WireFrame, part: str
+        self, line: PartyLine, order: Order, part: str
     ) -> tuple[memoryview | ProtocolError, int]:
         """Return the next frame other than a heartbeat, or what is wrong with it.
 
@@ -254,7 +256,7 @@ class Hub:
                 return up, len(came)
             self.bytes.add(line, part, up=len(came), up_part=ALIVE)
             n_beats += 1
-            frame = self._read(sent, up)
+            frame = self._read(order, up)
             if isinstance(frame, ProtocolError):
                 return frame, 0
             if n_beats > FREE_BEATS + line.heard - asked:
@@ -350,8 +352,7 @@ class Hub:
                 written[id(request)] = (frame, codec.encode(frame))
             if party in here:
                 continue
-            n_due = codec.most_bytes(min(self.rules.due(party, request), self.limit))
-            order = (*written[id(request)], n_due)
+            order = (*written[id(request)], self.rules.due(party, request))
             if len(order[1]) > SMALL:  # encrypting it takes longer than to write more
                 lines[party].ask(order)
             else:
@@ -362,7 +363,7 @@ class Hub:
             party: self._ask_here(own, requests[party], *written[id(requests[party])])
             for party, own in here.items()
         }
-        replies |= {p: self._reply(line, requests[p]) for p, line in lines.items()}
+        replies |= {party: self._reply(line) for party, line in lines.items()}
         return {party: replies[party] for party in requests}
 
     def _ask_here(
@@ -370,15 +371,16 @@ class Hub:
     ) -> Any:
         """Return the reply of a party of this process; its errors are ours."""
         name = party.hello.party
+        order = (sent, data, self.rules.due(name, request))
         try:
             came = party.answer(data)
         except LessVFLError as error:
             error.public = STOPPED
             raise
         self.rules.carried(name, request, 0, 0)
-        return self._checked(name, request, self._read(sent, came))
+        return self._checked(name, self._read(order, came))
 
-    def _reply(self, line: PartyLine, request: Any) -> Any:
+    def _reply(self, line: PartyLine) -> Any:
         """Return a party's reply to this exchange; drop late replies to others."""
         party, end = line.party, time.monotonic() + self.rules.longest
         while True:
@@ -396,16 +398,14 @@ class Hub:
             if answer is None:
                 self._raise_failure()
                 raise PartyLostError([party], "connection lost")
-            sent, came = answer
-            if sent.number != self.number:
+            order, came = answer
+            if order[0].number != self.number:
                 continue  # late, of an exchange that was given up
             if isinstance(came, memoryview):
-                came = self._read(sent, came)
-            return self._checked(party, request, came)
+                came = self._read(order, came)
+            return self._checked(party, came)
 
-    def _checked(
-        self, party: PartyId, request: Any, came: WireFrame | ProtocolError
-    ) -> Any:
+    def _checked(self, party: PartyId, came: WireFrame | ProtocolError) -> Any:
         """Return a reply that is as it should be."""
         if isinstance(came, ProtocolError):
             self.cut_off(party, str(came))
@@ -413,15 +413,13 @@ class Hub:
         if isinstance(reply, Refusal):
             said = f"({reply.kind}): {printable(reply.reason)}"
             raise ProtocolError(f"Party '{party}' stops {said}", public=STOPPED)
-        complaint = self.rules.check(party, request, reply)
-        if complaint is not None:
-            self.cut_off(party, complaint)
         return reply
 
-    def _read(self, sent: WireFrame, data: memoryview) -> WireFrame | ProtocolError:
+    def _read(self, order: Order, data: memoryview) -> WireFrame | ProtocolError:
         """Read a reply to what was sent, or return what is wrong with it."""
+        sent, _, due = order
         try:
-            frame = codec.decode(data, self.limit)
+            frame = codec.decode(data, due.accept)
         except ProtocolError as error:
             return error
         if (frame.number, frame.run) == (sent.number, sent.run):

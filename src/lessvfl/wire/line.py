@@ -14,19 +14,19 @@ from typing import Any
 
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
-from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import GoneError, Stream
 from lessvfl.wire.control import Align, Hello
+from lessvfl.wire.due import ANYTHING_SMALL, Due
 from lessvfl.wire.messages import Traffic
 from lessvfl.wire.shorthand import Shorthand
 
 # Parts of the bill that are no stages: rows are aligned, a party computes, the rest.
 ALIGN, ALIVE, AROUND = "align", "alive", "around"
 
-Order = tuple[WireFrame, bytes, int]  # what to send, and the most bytes of a reply
+Order = tuple[WireFrame, bytes, Due]  # what to send, and what may come in reply
 Answer = tuple[
-    WireFrame, memoryview | WireFrame | ProtocolError
+    Order, memoryview | WireFrame | ProtocolError
 ]  # what was sent, what came
 
 
@@ -36,10 +36,8 @@ class HubRules:
 
     # Why a party that greets is refused; None: it is not.
     admit: Callable[[Hello], str | None] = lambda hello: None
-    # What is wrong with a reply to a request; None: nothing.
-    check: Callable[[PartyId, Any, Any], str | None] = lambda p, q, r: None
-    # The most bytes of the arrays of a reply to a request.
-    due: Callable[[PartyId, Any], int] = lambda party, request: codec.MAX_BODY
+    # What may come in reply to a request, called once as it goes out.
+    due: Callable[[PartyId, Any], Due] = lambda party, request: ANYTHING_SMALL
     came: Callable[[PartyId], None] = lambda party: None
     went: Callable[[PartyId], None] = lambda party: None
     # Told of every exchange: its request, the bytes of its frames up and down.

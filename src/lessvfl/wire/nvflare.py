@@ -30,7 +30,6 @@ from nvflare.private.defs import CellMessageHeaderKeys
 
 from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
-from lessvfl.wire import codec
 from lessvfl.wire.connection import (
     LARGEST_HELLO,
     GoneError,
@@ -46,7 +45,7 @@ STREAM, PLACE, SENT = "lessvfl.stream", "lessvfl.place", "lessvfl.sent"  # heade
 LAST = "lessvfl.last"  # header: the stream ends here
 ASK_SECONDS = 3.0  # without a frame, before the other side is asked
 MOST_FRAMES = 8  # that wait to be read; both sides speak in turn
-BESIDES = 2 * codec.MAX_FIELDS  # bytes that may wait besides the arrays of a frame
+BESIDES = 1 << 16  # bytes of signs of life that may wait besides a frame
 BROKEN = "the connection broke"
 
 StreamKey = tuple[str, str]  # the cell at the other end, and the id of a stream
@@ -60,7 +59,7 @@ class CellStream:
         self.n_sent = 0
         self._lines = lines
         self._has_spoken = False
-        self._most_bytes = lines.most_bytes  # that may wait to be read
+        self._most_bytes = LARGEST_HELLO  # that may wait to be read
         self._n_taken = self._n_bytes = 0  # frames in their order, bytes to be read
         self._early: dict[int, memoryview | None] = {}  # came before their turn
         self._frames: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
@@ -124,7 +123,7 @@ class CellStream:
 
     def expect(self, n_bytes: int) -> None:
         """Let the other end send a frame of so many bytes, and signs of life."""
-        self._most_bytes = min(n_bytes + BESIDES, self._lines.most_bytes)
+        self._most_bytes = n_bytes + BESIDES
 
     @property
     def passed(self) -> None:
@@ -151,8 +150,7 @@ class CellStreams:
 
     `opened` is called with each stream that another cell opens and the name that `who`
     returns for its first message, or the error that it raises; None refuses streams.
-    Later messages are dropped where `who` raises. `limit` is the most bytes of a
-    frame's arrays.
+    Later messages are dropped where `who` raises.
     """
 
     def __init__(
@@ -160,9 +158,7 @@ class CellStreams:
         cell: Any,
         opened: Callable[[CellStream, str | ProtocolError], None] | None = None,
         who: Callable[[Message], str] = lambda message: "",
-        limit: int = codec.MAX_BODY,
     ) -> None:
-        self.most_bytes = limit + BESIDES
         self._cell = getattr(cell, "core_cell", cell)  # messages as they are
         self._opened, self._who = opened, who
         self._streams: dict[StreamKey, CellStream] = {}
@@ -306,12 +302,11 @@ class FlareHub(Hub):
         *,
         job: str,
         silence: float = 60.0,
-        limit: int = codec.MAX_BODY,
         rules: HubRules = ANY_PARTY,
     ) -> None:
-        super().__init__(parties, silence=silence, limit=limit, rules=rules)
+        super().__init__(parties, silence=silence, rules=rules)
         self._streams = CellStreams(
-            cell, self._opened, lambda message: site_of(message, job), limit
+            cell, self._opened, lambda message: site_of(message, job)
         )
 
     def _opened(self, stream: CellStream, proven: str | ProtocolError) -> None:

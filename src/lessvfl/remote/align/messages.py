@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -161,6 +162,18 @@ def most_offered(mode: Mode, n_rows: int, most_ids: int) -> int:
         "none": 0,
     }
     return min(listed[mode] + 1024, MAX_BYTES)
+
+
+def most_asked(mode: Mode, n_rows: int, most_ids: float, is_first: bool) -> int:
+    """Return the largest message of a label holder to a party of `n_rows`.
+
+    The first one offers up to `most_ids` ids, later ones are about the party's rows.
+    """
+    if mode == "psi" and is_first:
+        listed = psi.POINT_BYTES * padded(math.ceil(min(most_ids, MAX_IDS)))
+    else:  # its own points, twice; or for each common row two places and a proof
+        listed = 2 * psi.POINT_BYTES * padded(n_rows)
+    return min(listed + 1024, MAX_BYTES)
 
 
 def padded(count: int) -> int:

@@ -26,8 +26,7 @@ from lessvfl.data import Frame
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
 from lessvfl.remote.accounts import BITS, Amounts, Most
 from lessvfl.remote.align import Ids, PartyAligner, keys
-from lessvfl.remote.align.messages import padded
-from lessvfl.remote.align.psi import POINT_BYTES
+from lessvfl.remote.align.messages import most_asked
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, table_of
 from lessvfl.remote.home import hold, versions
@@ -48,6 +47,7 @@ from lessvfl.remote.price import Price
 from lessvfl.remote.requests import in_a_sentence
 from lessvfl.remote.session import (
     Aligned,
+    Aligning,
     Connected,
     Waiting,
     answer_alignment,
@@ -56,10 +56,12 @@ from lessvfl.remote.spent import AccountBudget, PredictionBudget
 from lessvfl.run.accounting import spent_by
 from lessvfl.run.record import JOURNAL, TOLD
 from lessvfl.terms import MINUTE
-from lessvfl.wire import control, messages
+from lessvfl.wire import codec, control, dial, messages
+from lessvfl.wire.due import Bound, Due, NotDueError, query, requests
 
 OPENS = 60  # times that a model is taken up in a minute, at most
-LARGEST_HEAD = 1024  # bytes of an alignment's greeting besides its points
+PLACE_BYTES = 8  # of a row that is asked for
+SLOPE_BYTES = 4  # of a component that is explained
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +117,54 @@ class PredictingParty:
     def hello(self) -> control.Hello:
         """Return how this party greets."""
         return control.Hello(self.name, self.config.threads, "cpu", versions())
+
+    def serve(self, server: dial.Server) -> None:
+        """Answer the server until it ends the predictions."""
+        dial.serve(
+            server,
+            self.hello(),
+            self.handle,
+            patience=self.config.wait,
+            due=self.due,
+            decline=self.decline,
+        )
+
+    def due(self) -> Due:
+        """Return what a server may ask for now."""
+        at, policy = self.state, self.config.policy
+        if isinstance(at, Waiting):
+            return requests("before a model", {})
+        if not isinstance(at, Aligned):
+            return requests("aligning a model", {control.Align: self._alignment_due()})
+        n_rows, width = len(at.rows), at.said.h.shape[2]
+        bounds = {
+            control.Align: self._alignment_due(),
+            control.Ask: Bound(PLACE_BYTES * n_rows),
+            control.Explain: Bound((PLACE_BYTES + SLOPE_BYTES * width) * n_rows),
+            messages.Query: query(n_rows, policy.memory),
+        }
+        return requests("predicting", bounds)
+
+    def _alignment_due(self) -> Bound:
+        """Return the bound of a message of an alignment, at first by the policy."""
+        n_rows, most_ids = self.frame.n_rows, self.config.policy.predict_rows
+        is_first = not isinstance(self.state, Aligning)
+        most = most_asked(self.config.align, n_rows, most_ids, is_first)
+
+        def complaint(fields: codec.Fields, specs: codec.Specs) -> str | None:
+            if not is_first or codec.wire_bytes(specs) <= most:
+                return None
+            allowed = f"predictions of {most_ids} rows"
+            more = "an alignment of more"
+            return str(self.checker.refuse(allowed, "predict_rows", more))
+
+        return Bound(most, complaint)
+
+    def decline(self, error: NotDueError) -> control.Declined:
+        """Decline what must not be asked for now."""
+        log.warning("%s", error)
+        self._note("declined", "what is not due")
+        return control.Declined(error.public)
 
     def handle(self, message: Any) -> Any:
         """Answer one message of the server's, or decline to."""
@@ -221,22 +271,11 @@ class PredictingParty:
 
     def _pay(self, hello: bytes, model: OpenModel) -> None:
         """Charge for a greeting, unless it is the last one again."""
-        if len(hello) > self._most_bytes():
-            raise self.checker.refuse(
-                f"predictions of {self.config.policy.predict_rows} rows",
-                "predict_rows",
-                "an alignment of more",
-            )
         asked = hashlib.sha256(self._table().encode() + b"\n" + hello).hexdigest()
         if self.budget.alignment(asked):
             self._write_down(model, "align", 0)
         else:
             self._note("asked", "align")
-
-    def _most_bytes(self) -> int:
-        """Return the longest greeting: a point for each row that may be predicted."""
-        n_rows = self.config.policy.predict_rows
-        return LARGEST_HEAD + POINT_BYTES * padded(n_rows)
 
     def _rows_path(self, model: OpenModel) -> Path:
         return self.folder / "sessions" / f"{model.message.session}.safetensors"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -38,10 +39,12 @@ from lessvfl.run.fitted import FittedParty
 from lessvfl.run.reasons import FeatureShares, ServerReasons, features_of
 from lessvfl.run.record import EFFECTS, read_json, write_json
 from lessvfl.terms import PartyId
-from lessvfl.wire import control
+from lessvfl.wire import codec, control
+from lessvfl.wire.due import Bound
 
 ROWS_AT_ONCE = 100  # of one request: each goes through a network thousands of times
 MOST_AT_ONCE = 1000  # of one request, that a party takes the memory for
+REASON_BYTES = 8  # a feature's place and what it adds
 LONGEST_SEEDS = 200  # letters of them in the name of a file
 FORMULA = "=+-@ "  # a cell of a table must not begin with
 
@@ -187,28 +190,23 @@ def parts_of(found: ServerReasons) -> list[ServerReasons]:
     return [found.take(slice(start, start + ROWS_AT_ONCE)) for start in starts]
 
 
-def most_told(asked: control.Explain) -> int:
-    """Return the most bytes of the arrays of an answer."""
-    return 2 * 2 * 4 * len(asked.rows) * asked.most
+def reasons_due(asked: control.Explain) -> Bound:
+    """Return the bound of reasons: of the rows asked for, as many as asked for."""
+    n_rows, most = len(asked.rows), 2 * asked.most
 
-
-def wrong_reasons(asked: control.Explain, reply: Any) -> str | None:
-    """Return what is wrong with an answer; None: nothing."""
-    if not isinstance(reply, control.Explained):
+    def complaint(fields: codec.Fields, specs: codec.Specs) -> str | None:
+        shape: tuple[int, ...] = specs[0][1] if specs else ()
+        if len(shape) != 2 or shape[0] != n_rows or shape[1] > most:
+            return f"Reasons must be for {n_rows} rows, {most} at most. Got {shape}."
+        n_names = len(fields.names)
+        if n_names > math.prod(shape):
+            return (
+                f"Reasons for {n_rows} rows must name {math.prod(shape)} features at "
+                f"most. Got {n_names}."
+            )
         return None
-    n_rows, n_told = reply.places.shape
-    if n_rows != len(asked.rows) or n_told > 2 * asked.most:
-        return (
-            f"Reasons must be for {len(asked.rows)} rows, {2 * asked.most} at most. "
-            f"Got {n_told} for {n_rows}."
-        )
-    n_names, most = len(reply.names), reply.places.size
-    if n_names > most:
-        return (
-            f"Reasons for {n_rows} rows must name {most} features at most. Got "
-            f"{n_names}."
-        )
-    return None
+
+    return Bound(REASON_BYTES * n_rows * most, complaint)
 
 
 def told_by(reply: control.Explained, unit: float = 1.0) -> FeatureShares:

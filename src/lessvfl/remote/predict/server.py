@@ -43,7 +43,7 @@ from lessvfl.remote.predict.aligned import (
     answer_columns,
     asked_for,
 )
-from lessvfl.remote.predict.reasons import ask_why, most_told, parts_of, wrong_reasons
+from lessvfl.remote.predict.reasons import ask_why, parts_of, reasons_due
 from lessvfl.remote.session import find_common_rows
 from lessvfl.run.fitted import FittedServer, digest_of, digest_together
 from lessvfl.run.folder import load, model_seeds, part_of
@@ -51,15 +51,9 @@ from lessvfl.run.reasons import ServerReasons
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
+from lessvfl.wire.due import BlockShape, Bound, Due, answer, embedding, replies
 from lessvfl.wire.hub import Hub
 from lessvfl.wire.line import HubRules
-from lessvfl.wire.replies import (
-    ENDS,
-    bytes_of,
-    most_bytes,
-    wrong_arrays,
-    wrong_kind,
-)
 
 LONGEST = 60.0  # seconds for a reply
 MOST_RETURNS = 3  # of parties that come back in the middle of one request
@@ -124,15 +118,14 @@ class Predictor:
         self._session = Session("", Ids(ids, config.id or "row"))
         self._opened: set[PartyId] = set()  # parties that have joined the session
         self._wrong: dict[PartyId, str] = {}  # why a party cannot
-        self._n_asked, self._n_ids = 0, len(ids)  # of the current exchange
+        self._n_ids = len(ids)  # of the current alignment
         self.close = weakref.finalize(self, os.close, hold(self.folder))
         if not self._path.is_file():
             self._write(secrets.token_bytes(keys.SECRET_BYTES), self._session, {})
         hub.run_id = bytes.fromhex(self.record.header["run"])
         rules = HubRules(
             admit=self._objection,
-            check=self._complaint,
-            due=self._most_bytes,
+            due=self._due,
             came=self._came,
             went=self._opened.discard,
             newest_stays=True,
@@ -154,40 +147,28 @@ class Predictor:
             f"Got {mine} and {theirs}."
         )
 
-    def _most_bytes(self, party: PartyId, request: Any) -> int:
-        """Return the most bytes of the arrays of a reply."""
-        if isinstance(request, control.Ask):
-            n_values: int = len(request.rows) * self._sizes[party]
-            return ENDS + n_values * self.model.fusion.input_weights.itemsize
-        if isinstance(request, messages.Query):
-            return ENDS + bytes_of(request.expects or ())
-        if isinstance(request, control.Explain):
-            return ENDS + most_told(request)
-        config = self.config
-        return most_bytes(
-            request, most_offered(config.align, self._n_ids, config.most_ids)
-        )
+    def _due(self, party: PartyId, request: Any) -> Due:
+        """Return what may come in reply to a request."""
+        bounds: dict[type, Bound] = {}
+        match request:
+            case control.Ask(rows):
+                shape, dtype = (1, len(rows), self._sizes[party]), self._dtype
+                block = BlockShape(shape, dtype, 8 * dtype.itemsize)
+                bounds[messages.Embedding] = embedding(block, "predict", False)
+            case messages.Query(stage, expects=expects):
+                bounds[messages.QueryReply] = answer(expects or (), stage)
+                return Due({**bounds, control.Declined: Bound()})
+            case control.Explain():
+                bounds[control.Explained] = reasons_due(request)
+            case control.Align():
+                config = self.config
+                most = most_offered(config.align, self._n_ids, config.most_ids)
+                bounds[control.Align] = Bound(most)
+        return replies(request, bounds)
 
-    def _complaint(self, party: PartyId, request: Any, reply: Any) -> str | None:
-        """Return what is wrong with a reply; None: nothing."""
-        if isinstance(request, messages.Query):
-            is_no = isinstance(reply, control.Declined)
-            return None if is_no else wrong_arrays(request.expects or (), reply)
-        wrong = wrong_kind(request, reply)
-        if wrong is None and isinstance(request, control.Explain):
-            return wrong_reasons(request, reply)
-        if wrong is not None or not isinstance(reply, messages.Embedding):
-            return wrong
-        size, block = self._sizes[party], reply.block
-        shape, dtype = (1, self._n_asked, size), self.model.fusion.input_weights.dtype
-        got_shape = tuple(block.values.shape)
-        got = (reply.stage, reply.ahead, block.widths, block.bits, got_shape)
-        if got == ("predict", False, (size,), 8 * dtype.itemsize, shape):
-            return None
-        return (
-            f"An answer must be of shape {shape}, {dtype}. Got {got_shape}, "
-            f"{block.bits} bits a value, of stage {reply.stage}."
-        )
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.model.fusion.input_weights.dtype
 
     # ---------------------------------------------------------------------- the session
 
@@ -423,7 +404,6 @@ class Predictor:
 
     def ping(self) -> None:
         """Find out who is still there, without asking for any row."""
-        self._n_asked = 0
         for party in set(self.hub.connected) & self._opened:
             with contextlib.suppress(LessVFLError):
                 self.hub.send({party: control.Ask(np.empty(0, dtype=np.int64))})
@@ -441,7 +421,6 @@ class Predictor:
                 party, why = next(iter(away.items()))
                 raise PartyLostError([party], why)
             present = [party for party in self.parties if party not in away]
-            self._n_asked = len(places)
             try:
                 replies = self._send(dict.fromkeys(present, control.Ask(places)))
                 break
