@@ -1139,6 +1139,11 @@ def shorter(block):
     return Block(block.values[:, :-1], block.widths)
 
 
+def stretched(block, factor):
+    """Return a block whose levels are so many times as far apart."""
+    return replace(block, coded=replace(block.coded, step=block.coded.step * factor))
+
+
 FAULTS = {  # by what is said of them
     "A reply must be Embedding. Got Agreed": lambda reply: Agreed(),
     "A block must be of shape": lambda reply: replace(
@@ -1151,10 +1156,11 @@ FAULTS = {  # by what is said of them
         reply, block=Block(reply.block.values, (reply.block.widths[0] - 1,))
     ),
     "values that are not finite": lambda reply: replace(
-        reply, block=Block(reply.block.values / 0, reply.block.widths)
+        reply, block=stretched(reply.block, np.inf)
     ),
-    "above 1e+06": lambda reply: replace(
-        reply, block=Block(reply.block.values * 0 + 1e30, reply.block.widths)
+    "above 1e+06": lambda reply: replace(reply, block=stretched(reply.block, 1e30)),
+    "must be in 8 bits a value. Got 32": lambda reply: replace(
+        reply, block=Block(reply.block.values, reply.block.widths)
     ),
     "A reply must be of stage": lambda reply: replace(reply, stage="joint_lasso"),
     "A reply must be Embedding. Got Done": lambda reply: Done(reply.stage, (False,)),
