@@ -27,7 +27,7 @@ from tests.remote.test_attacks import (
     own_secrets,
     refused,
 )
-from tests.remote.test_privacy import server_of
+from tests.remote.test_privacy import PRICED, server_of
 from tests.remote.test_remote import HELD, labels, run_all
 
 from lessvfl import data
@@ -287,18 +287,17 @@ def test_a_file_that_is_none_is_refused(tmp_path):
 # ------------------------------------------------------------------------------- labels
 
 
-def label_budget(folder, ids, own, y=None, run="run"):
+def label_budget(folder, ids, own, y=None, run="run", method="less-vfl"):
     """Return a server's budget of labels, with the labels that it randomises."""
     known = labels(ids=ids)
     if y is not None:
         known = replace(known, dataset=replace(known.dataset, y=y))
-    config = server_of(folder, run, own, align="psi", id="who")
+    config = server_of(folder, run, own, method, align="psi", id="who")
     budget = LabelBudget(config, resolve_settings(config, known), known)
     return budget, budget.randomise().told
 
 
 RANDOM = {"label_epsilon": 1.0}
-NOISE = {"gradient_defence": "gaussian", "gradient_noise": 500.0}
 
 
 def test_labels_are_paid_for_by_id_and_not_by_table(tmp_path):
@@ -323,12 +322,13 @@ def test_labels_are_paid_for_by_id_and_not_by_table(tmp_path):
 
 def test_noise_on_gradients_adds_up_over_tables_of_the_same_ids(tmp_path):
     ids = np.arange(150)
-    one, _ = label_budget(tmp_path, ids, NOISE)
+    one, _ = label_budget(tmp_path, ids, **PRICED)
     one.charge("one", np.arange(100))
     first = one.spent(np.arange(100))
     assert first is not None
     assert one.spent(np.arange(100, 150)) is None  # they are not in common
-    two, _ = label_budget(tmp_path, ids[::-1], NOISE, labels().dataset.y[::-1], "two")
+    y = labels().dataset.y[::-1]
+    two, _ = label_budget(tmp_path, ids[::-1], y=y, run="two", **PRICED)
     two.charge("two", None)
     two.charge("two", None)  # after a restart
     spent = two.spent(None)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -160,9 +161,12 @@ def test_what_follows_a_frame_that_was_too_long_is_read():
         assert hub.send({"a": session}) == {"a": control.Agreed()}
 
 
-def test_every_kind_takes_at_most_three_times_what_is_due(memory, capsys):
-    assert memory.table(8)
-    rows = capsys.readouterr().out.splitlines()[1:]
+def test_every_kind_takes_at_most_three_times_what_is_due():
+    # A process of its own: what is free in this one would not count.
+    command = [sys.executable, BENCHMARKS / "wire_memory.py", "--kinds", "--mib", "8"]
+    table = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert table.returncode == 0, table.stdout + table.stderr
+    rows = table.stdout.splitlines()[1:]
     assert len(rows) == 18  # every kind with arrays, blocks in all bits
 
 
