@@ -69,8 +69,16 @@ def test_rows_have_noise_by_id_and_values_whichever_others_are_there():
     assert ((other != drawn).all(axis=1) == [True, True, True, False]).all()
     swapped = noise.row_draws(SECRET, "predict", ids=ids[::-1])(values)
     assert (swapped != drawn).all()
-    alone = noise.row_draws(SECRET, "predict", ids=None)
-    assert (alone(values[order]) == alone(values)[order]).all()
+
+
+def test_rows_without_ids_that_are_equal_have_noise_of_their_own():
+    """Once, they left equal behind any noise: a column of two values was read whole."""
+    cells = np.arange(400) % 2
+    rows = np.stack([0.3 * cells - 0.1, 0.2 - 0.1 * cells], axis=1)
+    draw = noise.row_draws(SECRET, "predict", ids=None)
+    sent = noise.noisy_rows(rows, 1.0, 20.0, draw)
+    assert len(np.unique(sent, axis=0)) == len(rows)
+    assert (noise.noisy_rows(rows[:9], 1.0, 20.0, draw) == sent[:9]).all()
 
 
 @pytest.mark.parametrize(("clip", "deviation"), [(1.0, 3.0), (0.2, 0.0002), (7.3, 900)])

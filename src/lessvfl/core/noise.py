@@ -66,10 +66,14 @@ def block_draws(secret: int, *place: str | int) -> Draw:
 
 
 def row_draws(secret: int, *place: str | int, ids: Sequence[str] | None) -> Draw:
-    """Return draws for every row by itself, under a key of its id and its values."""
+    """Return draws for every row by itself, under a key of its id and its values.
+
+    A row without an id goes by its place: by its values alone, equal rows would have
+    equal noise, and be seen to be equal.
+    """
 
     def draw(values: Levels) -> Float64s:
-        names = [""] * len(values) if ids is None else ids
+        names = range(len(values)) if ids is None else ids
         where, key = repr(place), str(secret).encode()
         keys = [
             hmac.digest(key, row + f"{where}{name}".encode(), "sha256")
