@@ -9,6 +9,7 @@ import re
 import shutil
 import sqlite3
 import stat
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,12 +31,16 @@ from tests.remote.test_attacks import (
 from tests.remote.test_remote import (
     HELD,
     Cut,
+    Death,
     a_dataset,
     a_hub,
     a_party,
     a_status,
+    a_table,
     labels,
+    lives,
     own_settings,
+    party_config,
     run_all,
     server_config,
     start,
@@ -556,6 +561,34 @@ def paid_again(folder):
     with contextlib.closing(sqlite3.connect(folder / "ledger-labels.sqlite3")) as file:
         ((planned,),) = file.execute("SELECT gaussian FROM run")
     return round((spent_of_labels(folder)[0] - planned) * 250**2)
+
+
+def test_gradients_that_come_again_have_noise_of_their_own(tmp_path):
+    """By the same noise, those that other embeddings leave equal told labels."""
+    seen: list[torch.Tensor] = []
+
+    class Returning(PartyProcess):
+        def handle(self, message):
+            if isinstance(message, Descend):
+                seen.append(message.gradient.values)
+                if len(seen) == 1:
+                    raise Death
+            return super().handle(message)
+
+    def make() -> PartyProcess:
+        config = party_config("clinic", tmp_path)
+        return Returning("clinic", config, a_table("clinic"))
+
+    config = server_of(tmp_path, own=GAUSSIAN, **LOCAL)
+    with a_hub() as hub:
+        process = ServerProcess(config, labels(), hub, a_status())
+        start(hub, a_party("bank", tmp_path))
+        life = threading.Thread(target=lives, args=(hub.port, make), daemon=True)
+        life.start()
+        process.run()
+        process.close()
+    life.join(20)
+    assert (seen[0] != seen[1]).double().mean() > 0.9
 
 
 @pytest.mark.parametrize("sent", [12, 18])  # some of the way, and further

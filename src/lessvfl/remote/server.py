@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from lessvfl import data, methods
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
+from lessvfl.remote.align.keys import SECRET_BYTES
 from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import Checkpoints, State, read_state
 from lessvfl.remote.config import ServerConfig
@@ -379,6 +381,11 @@ class ServerProcess:
         build = Builder(own, [files.seed], config.device, private=private)
         saved, problem = files.saved(), rows.problem
         labels = build.server_labels([problem])
+        if labels.defence is not None:
+            # Noise anew after a break, which is paid for: by the same one, gradients
+            # that stay equal for other embeddings would tell labels.
+            own_noise = self.home.seed("noise", secrets.token_hex(SECRET_BYTES))
+            labels = dataclasses.replace(labels, private=(own_noise,))
         ledger = Ledger(1, watch=self._billed)
         server = self._describe(rows, build, labels.blocks, ledger)
         fusion = build.fusion_network(  # as wide as at the start
