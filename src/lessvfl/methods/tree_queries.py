@@ -177,11 +177,17 @@ class QueriedHolders:
         self._ask(TreeQuery.LOSSES, own, [[]] * len(own))
 
     def end(self, trees: TreeEnsemble, is_last: bool) -> None:
-        """Tell every party which of its splits stay, and what they gained."""
+        """Tell every party which of its splits stay, and what they gained.
+
+        Under sharing, how many rows each of them parted, which the party knows: by what
+        they gained, whose rows it knows, it would work all labels out, also where
+        gains are rounded to a power of two.
+        """
         gains: list[dict[int, float]] = [{} for _ in self.rules]
         for tree in (tree for some in trees.trees for tree in some):
+            told = tree.n_rows if self.sums.hides else tree.gain
             for node in np.flatnonzero(tree.owner >= 0):
-                gains[tree.owner[node]][int(tree.rule[node])] = float(tree.gain[node])
+                gains[tree.owner[node]][int(tree.rule[node])] = float(told[node])
         own: list[QueryParts] = [
             QueryParts(rules, [], torch.tensor([[of[r] for r in rules]]).double())
             for rules, of in zip(self.rules, gains, strict=True)

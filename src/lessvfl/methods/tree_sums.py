@@ -40,6 +40,7 @@ class SumsWay(Protocol):
 
     beside_layout: Sequence[ArrayFormat]  # what a party tells with it
     goes_on: bool  # after a break, with the trees that have grown
+    hides: bool  # labels from parties
 
     def start(
         self,
@@ -66,6 +67,7 @@ class ClearSums:
 
     beside_layout: Sequence[ArrayFormat] = ()
     goes_on = True
+    hides = False
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
@@ -111,6 +113,7 @@ class SharedSums:
 
     beside_layout: Sequence[ArrayFormat] = ((torch.uint8, (1, KEY_BYTES)),)
     goes_on = False  # no mask is written anywhere
+    hides = True
 
     def __init__(self, names: Sequence[PartyId], bits: int, n_rows: int) -> None:
         check_dealers(names, "sharing")
