@@ -16,11 +16,12 @@ from lessvfl_bench.study import mean
 NAME = "privacy"
 WORDS = ("data", "method", "defence", "attack", "told by", "alignment", "who")
 LEGEND = (
-    "Means over seeds and parties. Labels are scored by AUC (0.5: nothing), columns by "
-    "R2 (0: nothing). The control is the same attacker without the traffic, shuffled "
-    "the attack where labels or rows are in random order; the leak is score less "
-    "control. DCS is the Defence Capability Score of VFLAIR; above chance it has the "
-    "share of what the control leaves open, and balanced accuracy above guessing."
+    "Means over seeds and parties. Labels are scored by AUC (0.5: nothing), columns "
+    "and embeddings by R2 (0: nothing). The control is the same attacker without the "
+    "traffic, shuffled the attack where labels or rows are in random order; the leak "
+    "is score less control. DCS is the Defence Capability Score of VFLAIR; above "
+    "chance it has the share of what the control leaves open, and balanced accuracy "
+    "above guessing."
 )
 CAPTION = (
     "The leak of the attack that finds most, against what the run is worth: circles "

@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 from lessvfl.data import Places
 from lessvfl.data.split import draw_counts
 from lessvfl.terms import stream_seed
+from lessvfl_bench.privacy.labels import Judge
+from lessvfl_bench.privacy.traffic import AnyArray
 
+TOLD = "labels by the rows that it is told"
+MOST_STATES = 2 * 10**7  # rows by ways to have had classes: of more, lists stay unread
 DOUBT = 1e-6  # how likely a row was drawn otherwise than the attacker thinks
 
 
@@ -51,6 +55,24 @@ def guesses(
         yield from_folds(told, counts, n_folds)
     else:
         yield from_lists(told, counts)
+
+
+def measure(told: ToldRows, y: AnyArray, seed: int) -> dict[str, float]:
+    """Attack the training rows' labels by which rows they are, before any gradient.
+
+    `y` are those of all rows, whose counts the attacker knows. It guesses nothing where
+    lists are sorted and classes or rows too many for it.
+    """
+    counts = np.bincount(y.astype(int))
+    guess = undo_shuffles(told, counts.tolist())
+    n_states = len(y) * len(counts) * int(np.prod(counts[:-1] + 1.0))
+    if guess is None and n_states <= MOST_STATES:
+        guess = from_lists([told], counts.tolist())
+    scores = np.zeros((len(told.train), len(counts)))
+    if guess is not None:
+        scores[np.arange(len(scores)), guess[told.train]] = 1
+    every = np.ones(len(scores), dtype=bool)
+    return Judge.of(every, y[told.train], len(counts), seed).guessed(scores)
 
 
 def undo_shuffles(told: ToldRows, counts: Sequence[int]) -> Places | None:

@@ -73,7 +73,7 @@ def by_norm(looks: Looks, known: KnownLabels) -> AnyArray:
         norms = np.linalg.norm(look, axis=1)
         norms = norms / max(float(np.nanmedian(norms)), TINY)
         first = np.where(np.isnan(first), norms, first)
-    return _two_sides(first if known.shares[1] <= known.shares[0] else -first)
+    return two_sides(first if known.shares[1] <= known.shares[0] else -first)
 
 
 def by_side(looks: Looks, known: KnownLabels) -> AnyArray:
@@ -85,13 +85,13 @@ def by_side(looks: Looks, known: KnownLabels) -> AnyArray:
     """
     total = np.zeros(_n_rows(looks))  # of errors
     for look in looks.values():
-        seen = _is_seen(look)
+        seen = is_seen(look)
         scaled = _scaled(look[seen])
         _, _, axes = np.linalg.svd(scaled, full_matrices=False)
         errors = scaled @ axes[0]
         total[seen] += -errors if errors @ total[seen] < 0 else errors
     means = [np.mean(total[known.rows[known.labels == label]]) for label in (0, 1)]
-    return _two_sides(total if means[1] >= means[0] else -total)
+    return two_sides(total if means[1] >= means[0] else -total)
 
 
 def by_direction(looks: Looks, known: KnownLabels) -> AnyArray:
@@ -101,7 +101,7 @@ def by_direction(looks: Looks, known: KnownLabels) -> AnyArray:
     """
     total = np.zeros((_n_rows(looks), known.n_classes))
     for look in looks.values():
-        seen = _is_seen(look)
+        seen = is_seen(look)
         scaled = np.zeros_like(look)
         scaled[seen] = _scaled(look[seen])
         for label in range(known.n_classes):
@@ -169,7 +169,7 @@ def measure(
     """
     if not view.gradients:
         return {}
-    judge = _Judge.of(view, y, n_classes, seed)
+    judge = Judge.of(rows_of(view), y, n_classes, seed)
     own: Looks = {("columns", 0): StandardScaler().fit_transform(view.X)}
     fitted = judge.score(functools.partial(by_head, view.X))
     found = {}
@@ -194,40 +194,51 @@ def completion(
 
     The network as the party trained it last.
     """
-    judge = _Judge.of(view, y, n_classes, seed)
+    judge = Judge.of(rows_of(view), y, n_classes, seed)
     control = judge.score(functools.partial(by_head, view.X))
     return judge.against(functools.partial(by_head, view.learnt), control)
 
 
+def rows_of(view: PartyView) -> AnyArray:
+    """Tell of which rows a party saw a gradient, (N,)."""
+    return np.asarray(np.any([is_seen(g) for g in view.gradients.values()], axis=0))
+
+
 @dataclass(frozen=True)
-class _Judge:
+class Judge:
     """Scores attacks by labels, and by labels in random order."""
 
     y: AnyArray
     mixed: AnyArray
     known: KnownLabels
     known_mixed: KnownLabels
-    seen: AnyArray  # rows of which the attacker saw a gradient
+    seen: AnyArray  # rows that are scored, (N,)
 
     @classmethod
-    def of(cls, view: PartyView, y: AnyArray, n_classes: int, seed: int) -> _Judge:
+    def of(cls, seen: AnyArray, y: AnyArray, n_classes: int, seed: int) -> Judge:
+        """Draw what is known; `seen` are the rows that are scored."""
         mixed = y[np.random.default_rng(seed).permutation(len(y))]
         known = KnownLabels.draw(y, n_classes, seed)
         known_mixed = KnownLabels.draw(mixed, n_classes, seed)
-        seen = [_is_seen(look) for look in view.gradients.values()]
-        return cls(y, mixed, known, known_mixed, np.any(seen, axis=0))
+        return cls(y, mixed, known, known_mixed, seen)
 
     def score(self, attack: Callable[[KnownLabels], AnyArray]) -> float:
+        """Return the AUC of an attack."""
         return auc(attack(self.known), self.y, self.known, self.seen)
 
     def against(
         self, attack: Callable[[KnownLabels], AnyArray], control: float
     ) -> dict[str, float]:
+        """Return score, control and shuffled of an attack."""
         known = self.known_mixed
         shuffled = auc(attack(known), self.mixed, known, self.seen)
         score = self.score(attack)
         least = max(CHANCE, control)
         return {"score": score, "control": least, "shuffled": shuffled}
+
+    def guessed(self, scores: AnyArray) -> dict[str, float]:
+        """Return the same of scores (N, C) for which no label was known."""
+        return self.against(lambda known: scores, CHANCE)
 
 
 def auc(scores: AnyArray, y: AnyArray, known: KnownLabels, rows: AnyArray) -> float:
@@ -245,14 +256,14 @@ def auc(scores: AnyArray, y: AnyArray, known: KnownLabels, rows: AnyArray) -> fl
 
 def _clusters(look: AnyArray, n_clusters: int) -> tuple[AnyArray, AnyArray]:
     """Tell which rows a look has, and the cluster of every one of them."""
-    seen = _is_seen(look)
+    seen = is_seen(look)
     cluster = np.zeros(len(look), dtype=int)
     model = KMeans(n_clusters, n_init=4, random_state=0)
     cluster[seen] = model.fit_predict(_scaled(look[seen]))
     return seen, cluster
 
 
-def _two_sides(second: AnyArray) -> AnyArray:
+def two_sides(second: AnyArray) -> AnyArray:
     """Return scores of two classes by that of the second."""
     second = np.nan_to_num(second)
     return np.stack([-second, second], axis=1)
@@ -265,7 +276,7 @@ def _scaled(values: AnyArray) -> AnyArray:
     return scaled
 
 
-def _is_seen(look: AnyArray) -> AnyArray:
+def is_seen(look: AnyArray) -> AnyArray:
     """Tell which rows a look has, (N,)."""
     return np.asarray(~np.isnan(look).any(axis=1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,15 +12,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lessvfl import data, methods
-from lessvfl.data import PartyTable
+from lessvfl.core.plans import SECRET
+from lessvfl.core.privacy import EmbeddingGuard
+from lessvfl.data import PartyTable, Problem
 from lessvfl.errors import ConfigError
 from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
+from lessvfl.run.build import Builder
 from lessvfl.run.bundles import BUNDLES
 from lessvfl.run.simulate import Job, Run
 from lessvfl.wire.messages import Transport
 from lessvfl_bench.pages.privacy import build_privacy
-from lessvfl_bench.privacy import counts, labels, tables, values
+from lessvfl_bench.privacy import counts, drawn, labels, noise, start, tables, values
 from lessvfl_bench.privacy.tables import NOTHING, PARTS, SPURIOUS
 from lessvfl_bench.privacy.traffic import (
     AnyArray,
@@ -28,6 +31,7 @@ from lessvfl_bench.privacy.traffic import (
     Recording,
     ServerView,
     Shared,
+    own_embeddings,
     party_view,
     server_view,
 )
@@ -67,13 +71,14 @@ Attacked = dict[str, dict[str, float]]  # score, control and shuffled by attack
 class Privacy(Study):
     """Attacks on the messages of runs, beside what the attacker knows without them.
 
-    Every run has 50 % planted noise. Attacks on labels are each party's, on the
-    gradients that it is sent; attacks on columns are the server's, on embeddings. The
-    leak is an attack's score less its control: the same attacker without the traffic.
-    'shuffled' is the attack where labels or rows are in random order. Labels are scored
-    by AUC, of several classes in the mean over classes, columns by R2; both are means
-    over parties and seeds. 'label-bound' and 'strict' are those of --privacy, unless a
-    single defence is the same. DCS is the Defence Capability Score of VFLAIR.
+    Every run has 50 % planted noise. Attacks on labels are each party's, on the rows
+    that it is told and the gradients that it is sent; attacks on columns, and on
+    embeddings with noise, are the server's, on what parties send. The leak is an
+    attack's score less its control: the same attacker without the traffic. 'shuffled'
+    is the attack where labels or rows are in random order. Labels are scored by AUC, of
+    several classes in the mean over classes, columns and embeddings by R2; all are
+    means over parties and seeds. 'label-bound' and 'strict' are those of --privacy,
+    unless a single defence is the same. DCS is the Defence Capability Score of VFLAIR.
     """
 
     data: NameList = option(DATA, "By name or file.")
@@ -134,7 +139,10 @@ class Privacy(Study):
             "real": numbers["spurious"]["real_kept_share"],
             "megabytes": sum(sent.values()) / 1e6,
             "n_classes": problem.n_classes,
-            "attacks": found | active_completion(job, y, seed, problem.parties[0].name),
+            "attacks": found
+            | active_completion(job, y, seed, problem.parties[0].name)
+            | before_training(job, problem, y, seed)
+            | without_noise(job, run, seed),
             "parties": [
                 counts.observed(server, numbers, table.name)
                 for table in problem.parties
@@ -175,16 +183,45 @@ def _words(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def true_labels(job: Job, seed: int) -> AnyArray:
-    """Return the labels of training rows as they are, whatever training is told."""
+def told_rows(job: Job, seed: int) -> drawn.ToldRows:
+    """Return the rows to train and to test with, as a party is told them."""
     dataset = job.dataset
     numbered = dataclasses.replace(
         dataset, weight=np.arange(1, 1 + len(dataset.y), dtype=np.float64)
     )
     weight = dataclasses.replace(job, dataset=numbered).problem(seed).sample_weight
     assert weight is not None
-    labels: AnyArray = dataset.y[weight.astype(int) - 1]
+    train = weight.astype(int) - 1
+    return drawn.ToldRows(seed, train, np.setdiff1d(np.arange(len(dataset.y)), train))
+
+
+def true_labels(job: Job, seed: int) -> AnyArray:
+    """Return the labels of training rows as they are, whatever training is told."""
+    labels: AnyArray = job.dataset.y[told_rows(job, seed).train]
     return labels
+
+
+def before_training(job: Job, problem: Problem, y: AnyArray, seed: int) -> Attacked:
+    """Attack labels by what parties are told first: rows, and first gradients."""
+    told = drawn.measure(told_rows(job, seed), job.dataset.y, seed)
+    by_weights = start.measure(job, problem, y, seed)
+    return {drawn.TOLD: told} | ({start.START: _mean(by_weights)} if by_weights else {})
+
+
+def without_noise(job: Job, run: Run, seed: int) -> Attacked:
+    """Take the noise off embeddings that a party's trained network may release.
+
+    Of the first party that kept anything; nothing where they have no noise.
+    """
+    own = job.settings
+    mechanism = Builder(own, [seed], "cpu").embedding_noise
+    tables_of = zip(run.problem.parties, run.model.parties, strict=True)
+    learnt = (own_embeddings(table, model) for table, model in tables_of)
+    rows = next((one for one in learnt if one is not None), None)
+    if mechanism is None or own.data.noise_at == "first-layer" or rows is None:
+        return {}
+    guard = EmbeddingGuard(mechanism, "party", (SECRET + seed,))
+    return noise.measure(rows, guard)
 
 
 def attacked(
@@ -203,10 +240,12 @@ def attacked(
         of_columns = values.measure(looks, X, y, seed)
         for attack, one in (of_labels | of_columns).items():
             each.setdefault(attack, []).append(one)
-    return {
-        attack: {part: statistics.fmean(one[part] for one in some) for part in PARTS}
-        for attack, some in each.items()
-    }
+    return {attack: _mean(some) for attack, some in each.items()}
+
+
+def _mean(some: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of an attack over parties."""
+    return {part: statistics.fmean(one[part] for one in some) for part in PARTS}
 
 
 def active_completion(job: Job, y: AnyArray, seed: int, pushing: str) -> Attacked:

@@ -194,24 +194,32 @@ def party_view(
     recording: Recording, shared: Shared, table: PartyTable, model: FittedParty
 ) -> PartyView:
     """Return what one party sees in a run that was recorded, and what it ends with."""
-    seen = list(_replay(recording.carried, shared, table.name))
+    seen = _replay(recording.carried, shared, table.name)
+    learnt = own_embeddings(table, model)
+    if learnt is None:  # the last that it sent
+        sent = _looks([one for one in seen if one.way == "up"], shared)
+        learnt = last_of(sent) if sent else np.zeros((len(table.X_train), 1))
+    gradients = gradients_of(recording, shared, table.name)
+    return PartyView(table.name, table.X_train, gradients, learnt)
+
+
+def gradients_of(recording: Recording, shared: Shared, party: PartyId) -> Looks:
+    """Return the gradients of each row's own loss that a party was sent."""
     down = [
         dataclasses.replace(one, values=one.values * len(one.rows))  # dL is of a mean
-        for one in seen
+        for one in _replay(recording.carried, shared, party)
         if one.way == "down"
     ]
-    sent = _looks([one for one in seen if one.way == "up"], shared)
-    learnt = _learnt(table, model, sent)
-    return PartyView(table.name, table.X_train, _looks(down, shared), learnt)
+    return _looks(down, shared)
 
 
-def _learnt(table: PartyTable, model: FittedParty, sent: Looks) -> AnyArray:
-    """Return a party's own embeddings, without what is done to them on their way.
+def own_embeddings(table: PartyTable, model: FittedParty) -> AnyArray | None:
+    """Return a party's embeddings (N, E) as its network makes them last.
 
-    Of one that kept nothing they are the last that it sent.
+    Without what is done to them on their way; None of one that kept nothing.
     """
     if model.constant is not None or not model.kept:
-        return last_of(sent) if sent else np.zeros((len(table.X_train), 1))
+        return None
     kept = np.isin(np.asarray(table.features)[table.groups], model.kept)
     weights = model.net.input_weights
     rows = torch.as_tensor(table.X_train[:, kept], dtype=weights.dtype)
