@@ -11,9 +11,13 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
+import pyarrow
 import pytest
 import torch
+from pyarrow import flight as arrow
 
 from lessvfl.errors import PartyLostError, ProtocolError
 from lessvfl.wire import codec, coding, control, dial, due, flight, messages
@@ -136,6 +140,28 @@ def test_a_party_keeps_no_more_than_a_mebibyte_before_a_run(memory, lengths):
     assert max(lengths) <= flight.PART
 
 
+def test_a_batch_of_arrow_in_place_of_a_frame_is_not_unpacked_by_a_party():
+    """Compressed, a gibibyte of zeros has 33,096 bytes on the wire."""
+
+    class Rude(arrow.FlightServerBase):
+        def do_exchange(
+            self, _: object, what: object, reader: Any, writer: Any
+        ) -> None:
+            column = pyarrow.array(np.zeros(4 * MIB, dtype=np.uint8))
+            batch = pyarrow.record_batch([column], names=["x"])
+            how = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+            reader.read_chunk()
+            writer.begin(batch.schema, options=how)
+            writer.write_with_metadata(batch, frame(control.Busy()))
+
+    with Rude("grpc+tcp://127.0.0.1:0") as server:
+        stream = flight.Address(f"127.0.0.1:{server.port}", None).connect()
+        stream.write(frame(control.Hello("a", 1, "cpu", {})))
+        with pytest.raises(GoneError):
+            stream.read()
+        stream.close()
+
+
 def test_what_follows_a_frame_that_was_too_long_is_read():
     """A party that declines goes on: the rest of the frame is dropped."""
     hub = flight.FlightHub("127.0.0.1:0", ("a",), None)
@@ -219,6 +245,24 @@ def test_a_lie_about_the_shape_of_levels_is_no_way_around_the_bound():
     forged = start + codec._checksum(start, text, data[cut:]) + text + data[cut:]
     with pytest.raises(NotDueError, match="no more bytes than are due"):
         codec.decode(forged, Due({messages.Descend: Bound(100)}).accept)
+
+
+@pytest.mark.parametrize("kind", [messages.Descend, messages.Done])
+def test_levels_of_a_shape_with_many_sides_are_refused_like_any_frame(kind):
+    """Once, the product of 600 sides had too many digits to be told, and ended both."""
+    fields: dict[str, Any] = {"stage": "train", "widths": None, "arrays": []}
+    fields |= {"coded": [4, "float32", [1 << 31] * 600]}
+    if kind is messages.Descend:
+        fields |= {"widths": [1], "last": False}
+    else:
+        fields |= {"silent": [False]}
+    text, place = json.dumps(fields).encode(), codec._PLACES[kind]
+    head = codec.HEAD.pack(
+        codec.MAGIC, codec.VERSION, place, 1, bytes(16), len(text), 0
+    )
+    data = head + codec._checksum(head, text) + text
+    with pytest.raises(ProtocolError, match="a shape of up to 4 sides"):
+        codec.decode(data, Due({kind: Bound()}).accept)
 
 
 @pytest.mark.parametrize(
