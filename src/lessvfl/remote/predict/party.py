@@ -422,7 +422,7 @@ class PredictingParty:
             self._note("asked", "predict again")
 
     def _tell(self, model: OpenModel, rows: NDArray[np.int64]) -> None:
-        """Charge for embeddings of rows; the same one of a row is charged once.
+        """Charge for embeddings of rows; the same one of a row is charged once a model.
 
         Without ids all rows of this very table are one answer.
         """
@@ -430,10 +430,11 @@ class PredictingParty:
         n, bits = h.shape[1], 1 if model.has_splits else 8 * h.itemsize
         gaussian, _ = spent_by(() if model.spent is None else model.spent.releases)
         more = Amounts(n, bits * n, gaussian, predictions=1)
+        about = model.message.model.encode()
         if self._ids is None:
-            answers: Iterable[bytes] = [hashlib.sha256(h.tobytes()).digest()]
+            answers: Iterable[bytes] = [about + hashlib.sha256(h.tobytes()).digest()]
         else:
-            answers = (h[row].tobytes() for row in rows.tolist())
+            answers = (about + h[row].tobytes() for row in rows.tolist())
         most = self._spend(rows, more, answers)
         price = Price.of(model.spent, most, self.config.policy)
         if price is not None and not model.sent.any():
