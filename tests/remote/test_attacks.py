@@ -45,7 +45,16 @@ from lessvfl.remote.spent import _Seed
 from lessvfl.run import profiles
 from lessvfl.wire import coding
 from lessvfl.wire.control import Align, Finish, Prepare, Restore, Save, Welcome
-from lessvfl.wire.messages import Begin, Block, Descend, Describe, Done, Embed, Select
+from lessvfl.wire.messages import (
+    Begin,
+    Block,
+    Descend,
+    Describe,
+    Done,
+    Embed,
+    Query,
+    Select,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
 
@@ -304,6 +313,12 @@ def test_memory_is_bounded_before_it_is_taken(tmp_path):
     server = Server(a_party(tmp_path, policy=policy), hidden=40_000).aligned()
     with refused("networks of 100 MiB", "policy.memory", "a larger one"):
         server.prepare()
+
+
+def test_a_method_without_queries_has_none_unpacked(tmp_path):
+    """Once, each might bring 8 KiB for every row, up to 4 GiB."""
+    due = Server(a_party(tmp_path), **STEPS).begin().party.due()
+    assert due.kinds[Query].n_bytes == 0
 
 
 def test_the_default_profile_passes_the_default_policy(tmp_path):
