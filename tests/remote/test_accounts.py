@@ -335,6 +335,13 @@ def test_labels_are_paid_for_by_id_and_not_by_table(tmp_path):
     assert charge(ids[:7], RANDOM, y[:7])[0] == 1.0
 
 
+def test_two_rows_of_one_account_have_no_randomised_labels(tmp_path):
+    """One draw would be of both: who knows one label reads the other off it."""
+    ids = np.array([f"{n}" for n in range(149)] + ["007"], dtype=object)
+    with pytest.raises(ConfigError, match="differ in more than how they are written"):
+        label_budget(tmp_path, ids, RANDOM)
+
+
 def test_noise_on_gradients_adds_up_over_tables_of_the_same_ids(tmp_path):
     ids = np.arange(150)
     one, _ = label_budget(tmp_path, ids, **PRICED)
