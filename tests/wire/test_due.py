@@ -287,6 +287,17 @@ def test_an_embedding_is_exactly_the_block_that_was_asked_for(reply, sentence):
         codec.decode(frame(reply), asked.accept)
 
 
+def test_a_refusal_is_short_whatever_is_refused():
+    """Once, a mebibyte of widths was a line of a server's log, a hundred times."""
+    block = messages.Block(torch.ones(1, 4, 2), (2,) * 100_000)
+    shape = BlockShape((1, 4, 2), torch.float32, 32)
+    asked = Due({messages.Embedding: due.embedding(shape, "train", True)})
+    with pytest.raises(NotDueError, match="must be of widths") as error:
+        codec.decode(frame(messages.Embedding("train", block, True)), asked.accept)
+    assert len(str(error.value)) < 1100
+    assert error.value.public == str(error.value)
+
+
 def test_every_request_has_replies_and_comes_at_some_time():
     asked = {kind for kinds in due.REQUESTS.values() for kind in kinds}
     assert asked == set(due.REPLIES)

@@ -17,7 +17,7 @@ party            Align, the first         the ids that its policy lets a server 
 party            Align, later ones        its own rows
 party            Prepare, Ask, Explain    the common rows
 party            Descend                  a batch of its embeddings
-party            Query                    its own rows, and ``policy.memory``
+party            Query, where any is due  its own rows, and ``policy.memory``
 both             all others               none
 ================ ======================== ===========================================
 
@@ -40,6 +40,7 @@ from lessvfl.wire import codec, control, messages
 
 TOO_MUCH = "A message must have no more bytes than are due."
 ENDS = 1 << 10  # bytes of what is beside the values: ends of coded blocks, a rate
+LONGEST = 1000  # letters of what is said of a message, which may list 100,000 widths
 QUERY_BYTES = 1 << 13  # of a query's arrays for each of a party's rows, the most
 
 # What each request may be answered with.
@@ -77,7 +78,7 @@ REQUESTS: dict[SessionPhase, tuple[type, ...]] = {
     "aligning a run": (control.Welcome, control.Align),
     "between seeds": _SEEDS,
     "in a seed": (
-        *_SEEDS,
+        *(control.Welcome, control.Prepare),
         *(control.Save, control.Restore, control.Finish),
         *(messages.Describe, messages.Begin, messages.Descend),
         *(messages.Embed, messages.Select, messages.Query),
@@ -144,7 +145,8 @@ class Due:
 
 
 def _not_due(sentence: str) -> NotDueError:
-    return NotDueError(sentence, public=sentence)
+    shown = sentence if len(sentence) <= LONGEST else f"{sentence[:LONGEST]}..."
+    return NotDueError(shown, public=shown)
 
 
 def replies(request: object, bounds: Mapping[type, Bound]) -> Due:
