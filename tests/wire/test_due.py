@@ -298,12 +298,23 @@ def test_a_refusal_is_short_whatever_is_refused():
     assert error.value.public == str(error.value)
 
 
+def test_a_farewell_is_no_reply_and_a_sign_of_life_no_request():
+    """Once, a party that said farewell in place of a reply ended the server."""
+    for request in (control.Finish("0f"), control.Save("train-1"), messages.Describe()):
+        with pytest.raises(NotDueError, match="Got Farewell"):
+            codec.decode(frame(control.Farewell()), due.replies(request, {}).accept)
+    asked = due.requests("before a run", {})
+    with pytest.raises(NotDueError, match="Got Busy"):
+        codec.decode(frame(control.Busy()), asked.accept)
+    assert codec.decode(frame(control.Farewell()), asked.accept)
+
+
 def test_every_request_has_replies_and_comes_at_some_time():
     asked = {kind for kinds in due.REQUESTS.values() for kind in kinds}
     assert asked == set(due.REPLIES)
     replies = {kind for kinds in due.REPLIES.values() for kind in kinds}
     known = {kind.cls for kind in codec.KINDS}
-    assert known == asked | replies | {*due.ALWAYS, control.Hello}
+    assert known == asked | replies | {*due.FROM_PARTY, *due.FROM_SERVER, control.Hello}
 
 
 def test_until_a_run_is_agreed_no_message_is_longer_than_a_mebibyte():

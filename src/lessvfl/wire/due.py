@@ -91,8 +91,10 @@ REQUESTS: dict[SessionPhase, tuple[type, ...]] = {
     ),
 }
 
-# Each side may stop at any time, and a party that computes gives signs of life.
-ALWAYS = (control.Refusal, control.Busy, control.Farewell)
+# Each side may stop at any time; a party that computes gives signs of life, and a
+# server says when all is over.
+FROM_PARTY = (control.Refusal, control.Busy)
+FROM_SERVER = (control.Refusal, control.Farewell)
 
 Complaint = Callable[[codec.Fields, codec.Specs], str | None]
 
@@ -119,6 +121,7 @@ class Due:
 
     kinds: Mapping[type, Bound]
     what: str = "A reply"
+    always: tuple[type, ...] = FROM_PARTY
 
     @property
     def most_bytes(self) -> int:
@@ -130,7 +133,7 @@ class Due:
         """Refuse a message that is not due, by what its head says."""
         bound = self.kinds.get(kind)
         if bound is None:
-            if kind not in ALWAYS:
+            if kind not in self.always:
                 names = " or ".join(due.__name__ for due in self.kinds)
                 raise _not_due(f"{self.what} must be {names}. Got {kind.__name__}.")
             bound = Bound()
@@ -158,7 +161,7 @@ def replies(request: object, bounds: Mapping[type, Bound]) -> Due:
 def requests(phase: SessionPhase, bounds: Mapping[type, Bound]) -> Due:
     """Return what a server may ask now; a kind without a bound has no arrays."""
     kinds = {kind: bounds.get(kind, Bound()) for kind in REQUESTS[phase]}
-    return Due(kinds, "A request")
+    return Due(kinds, "A request", FROM_SERVER)
 
 
 # Where nobody says what is due: a message of every kind, but a small one.
