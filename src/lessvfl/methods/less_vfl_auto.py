@@ -264,5 +264,6 @@ METHOD = Method(
     Config,
     run,
     profiles=("default",),
-    behaviour=3,  # 2: a part of the way after the first pass; 3: narrow parties
+    # 2: a part of the way after the first pass; 3: narrow parties; 4: rounding by a key
+    behaviour=4,
 )

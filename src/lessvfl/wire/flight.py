@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import flight, ipc
+from pyarrow import flight
 
 from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.terms import PartyId
@@ -42,9 +42,6 @@ COMMAND = b"lessvfl/1"
 PART = codec.HEAD_BYTES + codec.MAX_FIELDS  # bytes of a frame that travel together
 AROUND_PART = 1 << 10  # bytes of the engine around them
 KEEP_ALIVE_MS = 330_000  # gRPC closes connections that ping more often
-# Tables of Arrow, which nobody sends here and which may be compressed, are refused by
-# their schema: none has this field.
-NO_TABLES = ipc.IpcReadOptions(included_fields=[(1 << 31) - 1])
 LOST = (pyarrow.ArrowException, flight.FlightError, StopIteration, OSError)
 
 log = logging.getLogger(__name__)
@@ -258,8 +255,7 @@ class Address:
         try:
             client = flight.connect(_location(self.server, secure), **options)
             descriptor = flight.FlightDescriptor.for_command(COMMAND)
-            how = flight.FlightCallOptions(read_options=NO_TABLES)
-            writer, reader = client.do_exchange(descriptor, how)
+            writer, reader = client.do_exchange(descriptor)
         except LOST as error:
             raise GoneError(reason_of(error)) from None
         return FlightStream(reader, writer, client)
