@@ -44,7 +44,7 @@ def table(n_rows: int = 400, n_classes: int = 2) -> data.Dataset:
 
 
 def prepared(dataset: data.Dataset | None = None, spurious: float = 0.5) -> Problem:
-    return data.prepare(dataset or table(), DataConfig(), spurious=spurious, seed=3)
+    return data.prepare(dataset or table(), run.ROWS, spurious=spurious, seed=3)
 
 
 @pytest.fixture

@@ -296,7 +296,7 @@ def test_demo(run_cli, tmp_path, monkeypatch):
         return resolve(method, profile, dataset, {"train_epochs": 2} | fast)
 
     monkeypatch.setattr(profiles, "resolve", short)
-    whole, rows = data.load("digits"), slice(1000)  # as many as four bits are for
+    whole, rows = data.load("digits"), slice(1025)  # as many as four bits are for
     few = replace(whole, X=whole.X.take(rows), y=whole.y[rows])
     monkeypatch.setattr(data, "load", lambda name: few)
     with stderr_of_processes(tmp_path / "err"):

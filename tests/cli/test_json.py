@@ -353,8 +353,9 @@ def test_contract(run_json, data, method):
 
 @pytest.mark.parametrize("method", METHODS[:2])
 def test_components_really_go(run_json, method):
-    as_many: dict[str, Any] = {"components_per_column": None}
-    own = as_many if method == "less-vfl-auto" else {}
+    own: dict[str, Any] = {"split": "stratified"}
+    if method == "less-vfl-auto":
+        own["components_per_column"] = None  # as many as the published profiles have
     found = run_json("breast-cancer", method, "-q", **own)
     kept = found["runs"][0]["components"].values()
     assert any(one["kept"] < one["of"] for one in kept)
@@ -467,6 +468,7 @@ def test_target_of_the_paper(run_json, method):
 def test_target_can_be_reached(run_json):
     more = ("--spurious", "0.5", "--target", "paper", "-q")
     own = {"lam_party": 7, "train_epochs": 10, "scale": "standardize"}
+    own |= {"split": "stratified"}
     found = run_json("breast-cancer", "less-vfl", *more, **own)
     target = found["runs"][0]["target"]
     assert target["reached"] is True

@@ -88,7 +88,7 @@ def test_a_server_says_in_a_log_what_came_out(whole, capsys):
     results.tell_server(record)
     final = record.runs[1]["accuracy"]["final"]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("900 rows of all sides: ")
+    assert lines[0].startswith("940 rows of all sides: ")
     assert lines[1].startswith("less-vfl-auto with 3 parties; test accuracy 0.")
     assert lines[3].startswith(f"seed 1: accuracy {final:.4f}")
     without, score = tables.missed(record)["bank"]

@@ -91,9 +91,8 @@ def test_rows_held_out_keep_what_matters() -> None:
     table["street"] = np.char.add("no. ", rng.integers(0, 50, n).astype(str))
     y = (table.x0 + table.x5 + 5 * rng.normal(size=n) > 0).astype(int)
     dataset = data.from_arrays(table, y)
-    own = lessvfl.resolve(
-        "iv-filter", "default", dataset, FEW | {"how_many": "held-out"}
-    )
+    more = {"how_many": "held-out", "split": "stratified"}
+    own = lessvfl.resolve("iv-filter", "default", dataset, FEW | more)
     (run,) = lessvfl.simulate(lessvfl.Job(dataset, own, parties=2), [0])
     assert {name for names in kept(run).values() for name in names} == {"x0", "x5"}
     others = run.ratings["party1"]["features"][1:]

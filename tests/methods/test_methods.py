@@ -19,6 +19,7 @@ from lessvfl.run.simulate import Job, Replica
 from lessvfl.settings import fields_of
 
 SMALL = PUBLISHED | {
+    "split": "stratified",
     "train_epochs": 2,
     "pretrain_epochs": 2,
     "party_epochs": 25,
@@ -441,7 +442,8 @@ def test_the_default_of_local_lasso_keeps_what_matters(task, n_rows):
     z = X[:, [0, 3, 8]] @ [1.5, -1.0, 1.2]
     y = z if task == "regression" else (z > 0).astype(int)
     dataset = data.from_arrays(X, y, task=task)
-    settings = profiles.resolve("local-lasso", "default", dataset, {"train_epochs": 1})
+    few = {"train_epochs": 1, "split": "stratified"}
+    settings = profiles.resolve("local-lasso", "default", dataset, few)
     (run,) = simulate.simulate(simulate.Job(dataset, settings, parties=2), [0])
     kept = [name for own in run.numbers["features"].values() for name in own["kept"]]
     assert {"x0", "x3", "x8"} <= set(kept)
@@ -454,7 +456,7 @@ def test_beyond_the_largest_lambda_nothing_is_left():
     # The share is of no scale, whatever that of the labels.
     dataset = data.from_arrays(X, 100 * X[:, 0] + X[:, 4], task="regression")
     for share, is_empty in ((1.2, True), (0.3, False)):
-        few = {"train_epochs": 1, "lam_scale": share / LAM_SHARE}
+        few = {"train_epochs": 1, "lam_scale": share / LAM_SHARE, "split": "stratified"}
         settings = profiles.resolve("local-lasso", "default", dataset, few)
         (run,) = simulate.simulate(simulate.Job(dataset, settings, parties=2), [0])
         kept = [own["kept"] for own in run.numbers["features"].values()]

@@ -104,7 +104,7 @@ def test_record_of_a_run():
         "task_reason": "2 different whole numbers, not more than 10",
         "n_blocks": 100,
         "n_equal_rows": 0,
-        "split": "stratified",
+        "split": "random",
         "classes": rows_by_class(runs[0].problem),
         "power": None,
         "score": "accuracy",

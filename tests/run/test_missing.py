@@ -44,7 +44,8 @@ def no_record(seed: int = 0) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
 
 def job_of(**given: Any) -> Job:
     dataset = data.from_arrays(*no_record())
-    settings = resolve("less-vfl-auto", "default", dataset, given)
+    own = {"split": "stratified"} | given
+    settings = resolve("less-vfl-auto", "default", dataset, own)
     return Job(dataset, settings, parties=PARTIES)
 
 
