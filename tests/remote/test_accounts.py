@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.remote import test_attacks as attacks
 from tests.remote import test_predict as predict
 from tests.remote.test_attacks import (
@@ -38,6 +40,7 @@ from lessvfl.remote.align.ids import account_name
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy
+from lessvfl.remote.predict.models import PartyModels
 from lessvfl.remote.price import LabelBudget, _digest
 from lessvfl.remote.session import Aligned
 from lessvfl.remote.tables import resolve_settings
@@ -266,6 +269,16 @@ def test_the_file_holds_no_id_and_is_its_owners_alone(tmp_path):
     assert not found[0] & found[1]
 
 
+def test_a_file_that_others_may_read_is_refused(tmp_path):
+    """Its secret is what ids are known by, and what labels are randomised by."""
+    accounts = Accounts(tmp_path / "run", "clinic")
+    accounts.charge(Charge(["a"], Amounts(1.0)), ignore)
+    (tmp_path / "ledger-clinic.sqlite3").chmod(0o644)
+    for ask in (accounts.secret, lambda: accounts.after(Charge(["a"], Amounts()))):
+        with pytest.raises(ConfigError, match=r"mode 0644, which lets others in"):
+            ask()
+
+
 def test_a_question_makes_no_file(tmp_path):
     accounts = Accounts(tmp_path / "run", "clinic")
     assert accounts.after(Charge(["a"], Amounts(2.0))).values == 2
@@ -275,11 +288,13 @@ def test_a_question_makes_no_file(tmp_path):
 def test_a_file_that_is_none_is_refused(tmp_path):
     path = tmp_path / "ledger-clinic.sqlite3"
     path.write_bytes(b"no database" * 100)
+    path.chmod(0o600)
     with pytest.raises(RecordError, match="must count what was told of each id"):
         Accounts(tmp_path / "run", "clinic").secret()
     path.unlink()
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 9")
+    path.chmod(0o600)
     with pytest.raises(RecordError, match=r"must be of format 1\. Got 9"):
         Accounts(tmp_path / "run", "clinic").secret()
 
@@ -318,6 +333,13 @@ def test_labels_are_paid_for_by_id_and_not_by_table(tmp_path):
     changed = np.where(ids == 7, 1 - y, y)
     assert charge(ids, RANDOM, changed)[0] == 2.0  # of the one that has two draws
     assert charge(ids[:7], RANDOM, y[:7])[0] == 1.0
+
+
+def test_two_rows_of_one_account_have_no_randomised_labels(tmp_path):
+    """One draw would be of both: who knows one label reads the other off it."""
+    ids = np.array([f"{n}" for n in range(149)] + ["007"], dtype=object)
+    with pytest.raises(ConfigError, match="differ in more than how they are written"):
+        label_budget(tmp_path, ids, RANDOM)
 
 
 def test_noise_on_gradients_adds_up_over_tables_of_the_same_ids(tmp_path):
@@ -456,3 +478,23 @@ def test_predictions_are_charged_with_the_rows_of_training(trained):
         with pytest.raises(PolicyError, match=r"declines: .*policy\.values") as error:
             predictor.predict(places[100:])
     assert "person" not in str(error.value)
+
+
+def test_equal_numbers_of_two_models_are_two_answers(trained, tmp_path, monkeypatch):
+    """What trees say of a row is a few bits, and often those of other trees."""
+
+    def ones(models, model):
+        return torch.ones(1, models._frame.n_rows, model.n_components)
+
+    monkeypatch.setattr(PartyModels, "_embed", ones)
+    folder = Path(shutil.copytree(trained, tmp_path / "run"))
+
+    def ask(seed):
+        with predict.a_session(folder, seed=seed) as (predictor, _):
+            predictor.predict(predict.everybody(predictor))
+        return {n for _, _, n, _ in told(folder)}
+
+    before = {n for _, _, n, _ in told(folder)}
+    assert ask(0) == {n + 1 for n in before}
+    assert ask(4) == {n + 2 for n in before}
+    assert ask(0) == {n + 2 for n in before}  # the same numbers of the same model

@@ -43,9 +43,18 @@ from lessvfl.remote.seed import SeedRun
 from lessvfl.remote.session import Aligned
 from lessvfl.remote.spent import _Seed
 from lessvfl.run import profiles
-from lessvfl.wire import coding
+from lessvfl.wire import codec, coding
 from lessvfl.wire.control import Align, Finish, Prepare, Restore, Save, Welcome
-from lessvfl.wire.messages import Begin, Block, Descend, Describe, Done, Embed, Select
+from lessvfl.wire.messages import (
+    Begin,
+    Block,
+    Descend,
+    Describe,
+    Done,
+    Embed,
+    Query,
+    Select,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")
 
@@ -304,6 +313,14 @@ def test_memory_is_bounded_before_it_is_taken(tmp_path):
     server = Server(a_party(tmp_path, policy=policy), hidden=40_000).aligned()
     with refused("networks of 100 MiB", "policy.memory", "a larger one"):
         server.prepare()
+
+
+def test_what_cannot_come_in_a_seed_is_not_unpacked(tmp_path):
+    """Once, queries of 8 KiB for every row were, and offers of 1000 ids for each."""
+    due = Server(a_party(tmp_path), **STEPS).begin().party.due()
+    assert due.kinds[Query].n_bytes == 0
+    assert Align not in due.kinds
+    assert due.most_bytes < 1.1 * codec.MAX_FIELDS
 
 
 def test_the_default_profile_passes_the_default_policy(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.conftest import until
 from tests.remote import test_predict
+from tests.remote.test_accounts import told
 from tests.remote.test_predict import (
     HELD,
     IDS,
@@ -24,9 +25,11 @@ from tests.remote.test_predict import (
 )
 
 from lessvfl import load
-from lessvfl.core.hidden_paths import PathParty
+from lessvfl.core.hidden_paths import PathParty, PathStep
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
-from lessvfl.wire import messages
+from lessvfl.wire import codec, messages
+from lessvfl.wire.codec import WireFrame
+from lessvfl.wire.due import NotDueError
 
 METHOD = "vertical-boost"
 SETTINGS = {"trees": 30, "select_trees": 0, "leaves": 8, "tree_depth": 3}
@@ -121,6 +124,35 @@ def test_rows_are_charged_for_every_time(folder):
             predictor.predict(places[:20])
         with pytest.raises(PolicyError, match="predict_rows"):
             predictor.predict(places[:20])
+
+
+def test_every_sum_that_the_server_asks_for_is_charged(folder):
+    """Once, a row had one price whatever the outputs, of which it may say 65,536."""
+    with a_session(folder, parties=ALLOWED, inference="fed-eini") as (predictor, sides):
+        paths = predictor._paths
+        assert paths is not None
+        name, own = next(iter(paths.splits.items()))
+        sizes = paths.order.sizes
+        numbers = np.r_[0, len(paths.splits), 7, sizes, np.full(len(sizes), -1)]
+        said = (everybody(predictor)[:1], numbers, own.places)
+        arrays = tuple(torch.from_numpy(one).unsqueeze(0) for one in said)
+        before = told(folder, name)
+        sides[name].party.handle(messages.Query("predict", PathStep.KEYS, arrays))
+        new = set(told(folder, name)) - set(before)
+        (values, bits, n_predictions, n_rows) = max(new)
+        assert (values - before[0][0], bits - before[0][1]) == (7, 7 * 32)
+        assert (n_predictions, n_rows) == (1, 1)
+
+
+def test_steps_that_a_policy_does_not_have_may_bring_nothing(folder):
+    """Nothing of them is unpacked: once, 8 KiB for each row were."""
+    usual = allowing(predict_inference=("clear",))
+    with a_session(folder, parties=usual) as (_, sides):
+        due = sides["bank"].party.due()
+    assert due.kinds[messages.Query].n_bytes == 0
+    data = codec.encode(WireFrame(messages.Query("predict", 0, (torch.ones(1, 9),)), 1))
+    with pytest.raises(NotDueError, match=r"policy.predict_inference.*'fed-eini'"):
+        codec.decode(data, due.accept)
 
 
 def test_a_row_that_is_there_twice_is_charged_for_twice(folder):

@@ -11,9 +11,13 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import numpy as np
+import pyarrow
 import pytest
 import torch
+from pyarrow import flight as arrow
 
 from lessvfl.errors import PartyLostError, ProtocolError
 from lessvfl.wire import codec, coding, control, dial, due, flight, messages
@@ -136,6 +140,28 @@ def test_a_party_keeps_no_more_than_a_mebibyte_before_a_run(memory, lengths):
     assert max(lengths) <= flight.PART
 
 
+def test_a_batch_of_arrow_in_place_of_a_frame_is_not_unpacked_by_a_party():
+    """Compressed, a gibibyte of zeros has 33,096 bytes on the wire."""
+
+    class Rude(arrow.FlightServerBase):
+        def do_exchange(
+            self, _: object, what: object, reader: Any, writer: Any
+        ) -> None:
+            column = pyarrow.array(np.zeros(4 * MIB, dtype=np.uint8))
+            batch = pyarrow.record_batch([column], names=["x"])
+            how = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+            reader.read_chunk()
+            writer.begin(batch.schema, options=how)
+            writer.write_with_metadata(batch, frame(control.Busy()))
+
+    with Rude("grpc+tcp://127.0.0.1:0") as server:
+        stream = flight.Address(f"127.0.0.1:{server.port}", None).connect()
+        stream.write(frame(control.Hello("a", 1, "cpu", {})))
+        with pytest.raises(GoneError):
+            stream.read()
+        stream.close()
+
+
 def test_what_follows_a_frame_that_was_too_long_is_read():
     """A party that declines goes on: the rest of the frame is dropped."""
     hub = flight.FlightHub("127.0.0.1:0", ("a",), None)
@@ -221,6 +247,24 @@ def test_a_lie_about_the_shape_of_levels_is_no_way_around_the_bound():
         codec.decode(forged, Due({messages.Descend: Bound(100)}).accept)
 
 
+@pytest.mark.parametrize("kind", [messages.Descend, messages.Done])
+def test_levels_of_a_shape_with_many_sides_are_refused_like_any_frame(kind):
+    """Once, the product of 600 sides had too many digits to be told, and ended both."""
+    fields: dict[str, Any] = {"stage": "train", "widths": None, "arrays": []}
+    fields |= {"coded": [4, "float32", [1 << 31] * 600]}
+    if kind is messages.Descend:
+        fields |= {"widths": [1], "last": False}
+    else:
+        fields |= {"silent": [False]}
+    text, place = json.dumps(fields).encode(), codec._PLACES[kind]
+    head = codec.HEAD.pack(
+        codec.MAGIC, codec.VERSION, place, 1, bytes(16), len(text), 0
+    )
+    data = head + codec._checksum(head, text) + text
+    with pytest.raises(ProtocolError, match="a shape of up to 4 sides"):
+        codec.decode(data, Due({kind: Bound()}).accept)
+
+
 @pytest.mark.parametrize(
     ("reply", "sentence"),
     [
@@ -243,12 +287,34 @@ def test_an_embedding_is_exactly_the_block_that_was_asked_for(reply, sentence):
         codec.decode(frame(reply), asked.accept)
 
 
+def test_a_refusal_is_short_whatever_is_refused():
+    """Once, a mebibyte of widths was a line of a server's log, a hundred times."""
+    block = messages.Block(torch.ones(1, 4, 2), (2,) * 100_000)
+    shape = BlockShape((1, 4, 2), torch.float32, 32)
+    asked = Due({messages.Embedding: due.embedding(shape, "train", True)})
+    with pytest.raises(NotDueError, match="must be of widths") as error:
+        codec.decode(frame(messages.Embedding("train", block, True)), asked.accept)
+    assert len(str(error.value)) < 1100
+    assert error.value.public == str(error.value)
+
+
+def test_a_farewell_is_no_reply_and_a_sign_of_life_no_request():
+    """Once, a party that said farewell in place of a reply ended the server."""
+    for request in (control.Finish("0f"), control.Save("train-1"), messages.Describe()):
+        with pytest.raises(NotDueError, match="Got Farewell"):
+            codec.decode(frame(control.Farewell()), due.replies(request, {}).accept)
+    asked = due.requests("before a run", {})
+    with pytest.raises(NotDueError, match="Got Busy"):
+        codec.decode(frame(control.Busy()), asked.accept)
+    assert codec.decode(frame(control.Farewell()), asked.accept)
+
+
 def test_every_request_has_replies_and_comes_at_some_time():
     asked = {kind for kinds in due.REQUESTS.values() for kind in kinds}
     assert asked == set(due.REPLIES)
     replies = {kind for kinds in due.REPLIES.values() for kind in kinds}
     known = {kind.cls for kind in codec.KINDS}
-    assert known == asked | replies | {*due.ALWAYS, control.Hello}
+    assert known == asked | replies | {*due.FROM_PARTY, *due.FROM_SERVER, control.Hello}
 
 
 def test_until_a_run_is_agreed_no_message_is_longer_than_a_mebibyte():

@@ -193,6 +193,11 @@ class PathParty:
         self._place, self._n_parties = 0, 1
         self._steps = [PathStep.KEYS]  # to come
 
+    @property
+    def n_sums(self) -> int:
+        """Return how many sums a row has by the server's word, once it has begun."""
+        return self._batch.order.n_outputs
+
     def answer(self, step: int, arrays: QueryArrays) -> tuple[Tensor, ...]:
         """Answer one query."""
         if not self._steps or step != self._steps[0]:

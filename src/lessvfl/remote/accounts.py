@@ -27,7 +27,7 @@ from lessvfl.errors import ConfigError, RecordError
 from lessvfl.mechanisms import Releases
 from lessvfl.remote.align.keys import SECRET_BYTES
 from lessvfl.run.accounting import epsilon_spent, spent_by
-from lessvfl.run.record import read_json
+from lessvfl.run.record import check_private, read_json
 
 FORMAT = 1
 DAYS = 30  # for which alignments count
@@ -227,6 +227,8 @@ class Accounts:
         if to_write:
             self._make()
         is_there = self._path.is_file() and self._path.stat().st_size > 0
+        if is_there:
+            check_private(self._path.stat().st_mode, self._path, "ledger")
         where = self._path if to_write or is_there else ":memory:"
         try:
             with contextlib.closing(

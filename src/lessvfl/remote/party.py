@@ -156,11 +156,12 @@ class PartyProcess:
         bounds = {
             control.Align: Bound(n_bytes),
             control.Prepare: Bound(PREPARED_BYTES * n_rows + ENDS),
-            messages.Query: query(n_rows, policy.memory),
         }
         match at:
             case Serving(run=run):
                 bounds[messages.Descend] = Bound(run.gradient_bytes)
+                if run.has_queries:
+                    bounds[messages.Query] = query(n_rows, policy.memory)
                 return requests("in a seed", bounds)
             case Aligned():
                 return requests("between seeds", bounds)

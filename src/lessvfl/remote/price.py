@@ -119,6 +119,13 @@ class LabelBudget:
         labels, dataset = self._own.labels, self._table.dataset
         if labels.label_epsilon is None or dataset.task == "regression":
             return randomise(dataset, labels)  # as it is, or refused
+        ids = self._table.ids
+        if ids is not None and len({*map(account_name, ids.tolist())}) < len(ids):
+            raise ConfigError(
+                "Under 'label_epsilon' ids must differ in more than how they are "
+                "written, since rows that share an account would share a draw. Got "
+                "two that do not, as 7 and 007."
+            )
         mechanism = RandomisedResponse(labels.label_epsilon, len(dataset.label_names))
         draws = draws_of(self._draws(None), self._accounts.secret(), mechanism)
         return randomise(dataset, labels, draws)

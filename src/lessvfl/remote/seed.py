@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lessvfl.core.plans import SECRET, TrainPlan, stream
+from lessvfl.core.plans import SECRET, QueryPlan, TrainPlan, stream
 from lessvfl.data import (
     CellCounts,
     Encoding,
@@ -88,6 +88,11 @@ class SeedRun:
         sizes = [getattr(plan, "batch_size", 0) for plan in self.prepared.plans]
         n_rows = min(max(sizes, default=0), len(self.prepared.rows.train))
         return n_rows * self.party.net.n_outputs * VALUE_BYTES + ENDS
+
+    @property
+    def has_queries(self) -> bool:
+        """Tell whether any stage has a protocol of its own."""
+        return any(isinstance(plan, QueryPlan) for plan in self.prepared.plans)
 
     # ------------------------------------------------------------------------- requests
 

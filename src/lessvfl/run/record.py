@@ -93,26 +93,27 @@ def _write_once(path: Path, content: bytes, mode: int | None) -> None:
 
 
 def read_private(path: Path, what: str) -> bytes:
-    """Return the content of a file with a secret, which others may not open.
-
-    Of one that its group may open, it warns.
-    """
+    """Return the content of a file with a secret, which others may not open."""
     with open(path, "rb") as stream:
-        mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
-        if mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise ConfigError(
-                f"The {what} '{path}' must be readable by its owner alone, as after "
-                f"chmod 600. Got mode {mode:04o}, which lets others in."
-            )
-        if mode & (stat.S_IRGRP | stat.S_IWGRP):
-            log.warning(
-                "the %s '%s' has mode %04o, which lets its group in; chmod 600 "
-                "does not",
-                what,
-                path,
-                mode,
-            )
+        check_private(os.fstat(stream.fileno()).st_mode, path, what)
         return stream.read()
+
+
+def check_private(mode: int, path: Path, what: str) -> None:
+    """Refuse a file that others may open; of one that its group may open, warn."""
+    mode = stat.S_IMODE(mode)
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise ConfigError(
+            f"The {what} '{path}' must be readable by its owner alone, as after "
+            f"chmod 600. Got mode {mode:04o}, which lets others in."
+        )
+    if mode & (stat.S_IRGRP | stat.S_IWGRP):
+        log.warning(
+            "the %s '%s' has mode %04o, which lets its group in; chmod 600 does not",
+            what,
+            path,
+            mode,
+        )
 
 
 def dumps(value: Any, indent: int | None = None) -> str:

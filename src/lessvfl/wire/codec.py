@@ -74,12 +74,13 @@ Sizes = Annotated[
     tuple[Annotated[int, Meta(ge=0, le=MAX_BODY)], ...],
     Meta(description=f"a list of whole numbers from 0 to {MAX_BODY}"),
 ]
+ArrayShape = Annotated[Sizes, Meta(max_length=4)]
 Coding = Annotated[
-    tuple[Literal[4, 8, 16], Literal["float32", "float64"], Sizes],
-    Meta(description="bits, a format of numbers and a shape"),
+    tuple[Literal[4, 8, 16], Literal["float32", "float64"], ArrayShape],
+    Meta(description="bits, a format of numbers and a shape of up to 4 sides"),
 ]
 ArrayFormats = Annotated[
-    list[tuple[Dtype, Annotated[Sizes, Meta(max_length=4)]]],
+    list[tuple[Dtype, ArrayShape]],
     Meta(
         max_length=3,
         description=f"up to 3 shapes of up to 4 sides, each with {allowed_by(Dtype)}",

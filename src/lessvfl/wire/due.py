@@ -17,7 +17,7 @@ party            Align, the first         the ids that its policy lets a server 
 party            Align, later ones        its own rows
 party            Prepare, Ask, Explain    the common rows
 party            Descend                  a batch of its embeddings
-party            Query                    its own rows, and ``policy.memory``
+party            Query, where any is due  its own rows, and ``policy.memory``
 both             all others               none
 ================ ======================== ===========================================
 
@@ -40,6 +40,7 @@ from lessvfl.wire import codec, control, messages
 
 TOO_MUCH = "A message must have no more bytes than are due."
 ENDS = 1 << 10  # bytes of what is beside the values: ends of coded blocks, a rate
+LONGEST = 1000  # letters of what is said of a message, which may list 100,000 widths
 QUERY_BYTES = 1 << 13  # of a query's arrays for each of a party's rows, the most
 
 # What each request may be answered with.
@@ -77,7 +78,7 @@ REQUESTS: dict[SessionPhase, tuple[type, ...]] = {
     "aligning a run": (control.Welcome, control.Align),
     "between seeds": _SEEDS,
     "in a seed": (
-        *_SEEDS,
+        *(control.Welcome, control.Prepare),
         *(control.Save, control.Restore, control.Finish),
         *(messages.Describe, messages.Begin, messages.Descend),
         *(messages.Embed, messages.Select, messages.Query),
@@ -90,8 +91,10 @@ REQUESTS: dict[SessionPhase, tuple[type, ...]] = {
     ),
 }
 
-# Each side may stop at any time, and a party that computes gives signs of life.
-ALWAYS = (control.Refusal, control.Busy, control.Farewell)
+# Each side may stop at any time; a party that computes gives signs of life, and a
+# server says when all is over.
+FROM_PARTY = (control.Refusal, control.Busy)
+FROM_SERVER = (control.Refusal, control.Farewell)
 
 Complaint = Callable[[codec.Fields, codec.Specs], str | None]
 
@@ -118,6 +121,7 @@ class Due:
 
     kinds: Mapping[type, Bound]
     what: str = "A reply"
+    always: tuple[type, ...] = FROM_PARTY
 
     @property
     def most_bytes(self) -> int:
@@ -129,7 +133,7 @@ class Due:
         """Refuse a message that is not due, by what its head says."""
         bound = self.kinds.get(kind)
         if bound is None:
-            if kind not in ALWAYS:
+            if kind not in self.always:
                 names = " or ".join(due.__name__ for due in self.kinds)
                 raise _not_due(f"{self.what} must be {names}. Got {kind.__name__}.")
             bound = Bound()
@@ -144,7 +148,8 @@ class Due:
 
 
 def _not_due(sentence: str) -> NotDueError:
-    return NotDueError(sentence, public=sentence)
+    shown = sentence if len(sentence) <= LONGEST else f"{sentence[:LONGEST]}..."
+    return NotDueError(shown, public=shown)
 
 
 def replies(request: object, bounds: Mapping[type, Bound]) -> Due:
@@ -156,7 +161,7 @@ def replies(request: object, bounds: Mapping[type, Bound]) -> Due:
 def requests(phase: SessionPhase, bounds: Mapping[type, Bound]) -> Due:
     """Return what a server may ask now; a kind without a bound has no arrays."""
     kinds = {kind: bounds.get(kind, Bound()) for kind in REQUESTS[phase]}
-    return Due(kinds, "A request")
+    return Due(kinds, "A request", FROM_SERVER)
 
 
 # Where nobody says what is due: a message of every kind, but a small one.

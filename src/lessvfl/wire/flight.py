@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import flight
+from pyarrow import flight, ipc
 
 from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.terms import PartyId
@@ -42,6 +42,9 @@ COMMAND = b"lessvfl/1"
 PART = codec.HEAD_BYTES + codec.MAX_FIELDS  # bytes of a frame that travel together
 AROUND_PART = 1 << 10  # bytes of the engine around them
 KEEP_ALIVE_MS = 330_000  # gRPC closes connections that ping more often
+# Tables of Arrow, which nobody sends here and which may be compressed, are refused by
+# their schema: none has this field.
+NO_TABLES = ipc.IpcReadOptions(included_fields=[(1 << 31) - 1])
 LOST = (pyarrow.ArrowException, flight.FlightError, StopIteration, OSError)
 
 log = logging.getLogger(__name__)
@@ -255,7 +258,8 @@ class Address:
         try:
             client = flight.connect(_location(self.server, secure), **options)
             descriptor = flight.FlightDescriptor.for_command(COMMAND)
-            writer, reader = client.do_exchange(descriptor)
+            how = flight.FlightCallOptions(read_options=NO_TABLES)
+            writer, reader = client.do_exchange(descriptor, how)
         except LOST as error:
             raise GoneError(reason_of(error)) from None
         return FlightStream(reader, writer, client)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from lessvfl import data
 from lessvfl.core.hidden_paths import Inference, PathParty, PathStep
-from lessvfl.core.protocol import expect
+from lessvfl.core.protocol import QueryArrays, expect
 from lessvfl.core.trees.networks import HALF
 from lessvfl.data import Frame
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
@@ -131,7 +131,7 @@ class PredictingParty:
 
     def due(self) -> Due:
         """Return what a server may ask for now."""
-        at, policy = self.state, self.config.policy
+        at = self.state
         if isinstance(at, Waiting):
             return requests("before a model", {})
         if not isinstance(at, Aligned):
@@ -141,9 +141,19 @@ class PredictingParty:
             control.Align: self._alignment_due(),
             control.Ask: Bound(PLACE_BYTES * n_rows),
             control.Explain: Bound((PLACE_BYTES + SLOPE_BYTES * width) * n_rows),
-            messages.Query: query(n_rows, policy.memory),
+            messages.Query: self._query_due(n_rows),
         }
         return requests("predicting", bounds)
+
+    def _query_due(self, n_rows: int) -> Bound:
+        """Return the bound of a step with hidden paths, where the policy has them."""
+        if "fed-eini" in self.config.policy.predict_inference:
+            return query(n_rows, self.config.policy.memory)
+
+        def complaint(fields: codec.Fields, specs: codec.Specs) -> str:
+            return str(self._not_allowed("fed-eini"))
+
+        return Bound(complaint=complaint)
 
     def _alignment_due(self) -> Bound:
         """Return the bound of a message of an alignment, at first by the policy."""
@@ -319,9 +329,7 @@ class PredictingParty:
         arrays = query.arrays
         try:
             if query.step == PathStep.KEYS:
-                expect(arrays[:1], (1, -1))
-                self._paths = self._begin_batch(arrays[0][0].long().numpy())
-                arrays = arrays[1:]
+                return self._begin_batch(arrays)
             if self._paths is None:  # this party has just been started
                 raise PolicyError(
                     f"Party '{self.name}' must begin a batch before it goes on with "
@@ -339,18 +347,24 @@ class PredictingParty:
             )
             raise ProtocolError(sentence, public=sentence) from None
 
-    def _begin_batch(self, places: NDArray[np.int64]) -> PathParty:
-        model, rows = self._rows(places)
+    def _begin_batch(self, arrays: QueryArrays) -> messages.QueryReply:
+        """Begin a batch of rows; each sum that the server says there is has a price."""
+        self._paths = None
+        expect(arrays[:1], (1, -1))
+        model, rows = self._rows(arrays[0][0].long().numpy())
         if not model.has_splits:
             raise PolicyError(
                 f"Party '{self.name}' hides paths in trees. Got a network."
             )
         # Every time: another sum may be of other weights than the last.
         self._charge(model, rows, len(rows))
-        n_sums = len(model.message.seeds)
-        self._spend(rows, Amounts(n_sums, BITS * n_sums, predictions=1))
         said = model.h[0, torch.from_numpy(rows)].T > HALF
-        return PathParty(self.name, said.numpy())
+        paths = PathParty(self.name, said.numpy())
+        answer = paths.answer(PathStep.KEYS, arrays[1:])
+        n_sums = paths.n_sums
+        self._spend(rows, Amounts(n_sums, BITS * n_sums, predictions=1))
+        self._paths = paths
+        return messages.QueryReply("predict", answer)
 
     def _explain(self, asked: control.Explain) -> control.Explained | control.Agreed:
         """Split the party's share of rows among its features; tell, if it may."""
@@ -388,10 +402,12 @@ class PredictingParty:
         return told
 
     def _check_inference(self, how: Inference) -> None:
-        allowed = self.config.policy.predict_inference
-        if how not in allowed:
-            some = f"predictions by {', '.join(allowed)}"
-            raise self.checker.refuse(some, "predict_inference", f"'{how}'")
+        if how not in self.config.policy.predict_inference:
+            raise self._not_allowed(how)
+
+    def _not_allowed(self, how: Inference) -> PolicyError:
+        some = f"predictions by {', '.join(self.config.policy.predict_inference)}"
+        return self.checker.refuse(some, "predict_inference", f"'{how}'")
 
     def _rows(self, places: NDArray[np.int64]) -> tuple[OpenModel, NDArray[np.int64]]:
         """Return the model, and the rows of the table at places of the common ones."""
@@ -422,7 +438,7 @@ class PredictingParty:
             self._note("asked", "predict again")
 
     def _tell(self, model: OpenModel, rows: NDArray[np.int64]) -> None:
-        """Charge for embeddings of rows; the same one of a row is charged once.
+        """Charge for embeddings of rows; the same one of a row is charged once a model.
 
         Without ids all rows of this very table are one answer.
         """
@@ -430,10 +446,11 @@ class PredictingParty:
         n, bits = h.shape[1], 1 if model.has_splits else 8 * h.itemsize
         gaussian, _ = spent_by(() if model.spent is None else model.spent.releases)
         more = Amounts(n, bits * n, gaussian, predictions=1)
+        about = model.message.model.encode()
         if self._ids is None:
-            answers: Iterable[bytes] = [hashlib.sha256(h.tobytes()).digest()]
+            answers: Iterable[bytes] = [about + hashlib.sha256(h.tobytes()).digest()]
         else:
-            answers = (h[row].tobytes() for row in rows.tolist())
+            answers = (about + h[row].tobytes() for row in rows.tolist())
         most = self._spend(rows, more, answers)
         price = Price.of(model.spent, most, self.config.policy)
         if price is not None and not model.sent.any():
