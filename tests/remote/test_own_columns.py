@@ -164,7 +164,7 @@ def test_server_and_party_in_one_process_find_what_two_find(tables, tmp_path):
     found = []
     for own, out in ((OWN, tmp_path / "one"), (None, tmp_path / "two")):
         names = ["clinic", "bank"] if own is None else ["clinic"]
-        how = {"columns": own, "parties": names, "align": "none"}
+        how: dict[str, Any] = {"columns": own, "parties": names, "align": "none"}
         how["settings"] = SHORT | {"lam_party": 0.16}  # some of bank's columns go
         config = server_config(tables, out, **how)
         parties = [a_party("clinic", tables, out, align="none")]

@@ -189,7 +189,13 @@ def test_what_follows_a_frame_that_was_too_long_is_read():
 
 def test_every_kind_takes_at_most_three_times_what_is_due():
     # A process of its own: what is free in this one would not count.
-    command = [sys.executable, BENCHMARKS / "wire_memory.py", "--kinds", "--mib", "8"]
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "wire_memory.py"),
+        "--kinds",
+        "--mib",
+        "8",
+    ]
     table = subprocess.run(command, capture_output=True, text=True, check=False)
     assert table.returncode == 0, table.stdout + table.stderr
     rows = table.stdout.splitlines()[1:]
