@@ -267,7 +267,12 @@ def server(folder: Path) -> None:
     y = (table()[:, 0] + table()[:, 4] > 0).astype(int)
     labels = LabelTable(data.from_arrays(np.zeros((150, 1)), y, name="numbers"))
     config = ServerConfig(
-        parties=PARTIES, method="less-vfl", settings=SHORT, wait=60.0, save_every=1
+        parties=PARTIES,
+        method="less-vfl",
+        settings=SHORT,
+        wait=60.0,
+        save_every=1,
+        seed_private="shared",  # the secret of a run folder is of one run
     )
     number = 0
     while not stop.is_set():

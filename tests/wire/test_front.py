@@ -361,6 +361,20 @@ def test_a_long_greeting_does_not_come_in(tmp_path, secure):
         stream.close()
 
 
+def test_a_frame_that_is_cut_short_is_refused_at_once():
+    """Once, the server waited for the rest until the stream ended: 20 seconds."""
+    whole = codec.encode(WireFrame(Hello("a", 1, "cpu", {}), 0))
+    with a_hub() as hub:
+        stream = flight.Address(f"127.0.0.1:{hub.port}", None).connect()
+        stream.write(whole[:-1])
+        start = time.monotonic()
+        refusal = decode(stream.read()).message
+        assert time.monotonic() - start < 5
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason.endswith(f"{len(whole) - 1} bytes of {len(whole)}.")
+        stream.close()
+
+
 def test_a_reply_of_more_bytes_than_are_due_is_cut_off():
     with a_hub() as hub:
         due: dict[type, Bound] = {Align: Bound(1000)}

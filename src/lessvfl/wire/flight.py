@@ -154,7 +154,7 @@ class FlightStream:
             self._n_refused -= len(self._read_part())
         first = self._read_part()
         n_bytes = codec.length_of(first)
-        if n_bytes <= len(first):
+        if n_bytes <= len(first) or len(first) < PART:  # cut short: nothing follows
             return first
         if n_bytes > self._most_bytes:
             self._n_refused = n_bytes - len(first)
