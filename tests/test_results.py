@@ -37,7 +37,7 @@ def results(*path: str) -> Any:
 def test_equal_transport() -> None:
     rows = {
         (row["data"], row["method"]): row
-        for row in results("equal", "equal.json")["rows"]
+        for row in results("equal-ours", "equal.json")["rows"]
         if row["transport"] == "ours" and row["rule"] in (None, "accuracy")
     }
     said = lines_of("| data | test accuracy |")

@@ -21,7 +21,7 @@ from torch import Tensor
 from lessvfl.core.privacy import EmbeddingGuard
 from lessvfl_bench.privacy.traffic import AnyArray
 
-Words = NDArray[np.uint64]  # of bits, 64 a word
+BitMatrix = NDArray[np.uint64]  # of bits, 64 a word
 N_NUMBERS = 20_000  # of one release
 N_ASKED = 500  # rows of the first of many requests
 N_REQUESTS = 52  # each with one row more
@@ -194,7 +194,7 @@ def _state(known: Equations) -> AnyArray | None:
     return solved(system).view(np.uint32).astype(np.int64)
 
 
-def _twist(bits: Words) -> None:
+def _twist(bits: BitMatrix) -> None:
     """Turn the words of a state (624, 32, ...), each bit a sum of unknown ones."""
     for start, stop in ((0, 227), (227, 454), (454, 623), (623, 624)):
         own = np.arange(start, stop)
@@ -222,7 +222,7 @@ def _untempered(mask: AnyArray) -> AnyArray:
     return found
 
 
-def solved(system: Words) -> Words:
+def solved(system: BitMatrix) -> BitMatrix:
     """Return bits that solve equations: packed rows, with the sum in the last word.
 
     Gauss's elimination by some columns at a time, with tables of the sums of their rows
@@ -232,7 +232,7 @@ def solved(system: Words) -> Words:
     places: list[int] = []  # of the bit that each of the first rows decides
     for column in range(0, 64 * n_words, WIDTH):
         top = len(places)
-        left: Words = system[top:, column // 64 :]
+        left: BitMatrix = system[top:, column // 64 :]
         codes: AnyArray = system.view(np.uint16)[top:, column // WIDTH]
         pivots = _pivots(codes)
         own, bits = left[list(pivots.values())], list(pivots)
@@ -270,7 +270,7 @@ def _pivots(codes: AnyArray) -> dict[int, int]:
     return found
 
 
-def _sums(row_of: Mapping[int, Words], start: int, n_words: int) -> Words:
+def _sums(row_of: Mapping[int, BitMatrix], start: int, n_words: int) -> BitMatrix:
     """Return the sums of rows for every byte of bits, of those from `start` on."""
     sums = np.zeros((256, n_words), dtype=np.uint64)
     for bit in range(8):
