@@ -6,7 +6,7 @@ import hashlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,15 @@ from lessvfl.errors import (
     ProtocolError,
 )
 from lessvfl.remote import align
-from lessvfl.remote.align import Aligner, Ids, PartyAligner, ids, messages, psi
+from lessvfl.remote.align import (
+    Aligner,
+    Ids,
+    PartyAligner,
+    entries,
+    ids,
+    messages,
+    psi,
+)
 
 matching_modes = pytest.mark.parametrize("mode", ["plain", "psi"])
 each_mode = pytest.mark.parametrize("mode", ["none", "plain", "psi"])
@@ -260,14 +268,14 @@ def test_no_message_holds_an_id(numbers: bool) -> None:
 def listed_in(mode: str, offer: bytes) -> list[bytes]:
     """Return what a party offers: points or digests."""
     reader = messages.open_message(offer, messages.OFFER, "a")
-    return reader.block(psi.POINT_BYTES if mode == "psi" else ids.DIGEST_BYTES)
+    return [*reader.block(psi.POINT_BYTES if mode == "psi" else ids.DIGEST_BYTES)]
 
 
 def asked_in(hello: bytes) -> list[bytes]:
     """Return the points of a hello."""
     reader = messages.open_message(hello, messages.HELLO, "a")
     reader.take(1)
-    return reader.block(psi.POINT_BYTES)
+    return [*reader.block(psi.POINT_BYTES)]
 
 
 def named_in(final: bytes) -> list[int]:
@@ -318,7 +326,7 @@ def test_a_few_rows_more_or_less_change_no_length(
     assert len(set(map(len, offers))) == 1
     for number, offer in zip((60, 61, 67), offers, strict=True):
         body = offer[messages.HEAD.size : -messages.CHECKSUM_BYTES]
-        assert messages.COUNT.pack(number) not in body
+        assert entries.COUNT.pack(number) not in body
 
 
 @matching_modes
@@ -357,8 +365,8 @@ def test_whoever_knows_one_id_cannot_claim_all_rows_by_it() -> None:
     """
     holder = holder_of("psi", people(0, 8))
     asked, forger = asked_in(holder.hello()), psi.Key(fresh())
-    theirs = forger.hide(["t:person-000000003"])
-    answered = forger.multiply([asked[3]]) * len(asked)
+    theirs = [*forger.hide(["t:person-000000003"])]
+    answered = [*forger.multiply([asked[3]])] * len(asked)
     with pytest.raises(ProtocolError, match="holds one point twice"):
         claim(holder, theirs, answered)
 
@@ -384,6 +392,12 @@ def test_a_claim_on_every_row_gets_positions_and_nothing_to_guess() -> None:
     assert sorted(finals[0]) == sorted(finals[1]) == list(range(8))
 
 
+def test_a_party_without_a_point_has_none_in_common() -> None:
+    holder = holder_of("psi", people(0, 8))
+    with pytest.raises(AlignmentError, match="party 'a' have no id in common"):
+        claim(holder, [], asked_in(holder.hello()))
+
+
 def test_points_that_differ_by_one_of_low_order_are_one_point() -> None:
     """T and T + (0, 0) have different coordinates and the same multiples."""
     holder = holder_of("psi", people(0, 8))
@@ -393,7 +407,7 @@ def test_points_that_differ_by_one_of_low_order_are_one_point() -> None:
     theirs = sorted([point, inverse.to_bytes(32, "little")])
     assert len({psi.Key(SECRET).multiply([one])[0] for one in theirs}) == 1
     with pytest.raises(ProtocolError, match="holds one point twice"):
-        claim(holder, theirs, forger.multiply(asked))
+        claim(holder, theirs, [*forger.multiply(asked)])
 
 
 def holder_order(holder: Aligner) -> Any:
@@ -431,7 +445,7 @@ class Liar:
         parts = (bytes([ids.TYPES.index("text")]), messages.block(self.points))
         self.hello = messages.seal(messages.HELLO, "psi", bytes(16), *parts)
 
-    def echo(self, firsts: list[bytes], seconds: list[bytes]) -> bytes:
+    def echo(self, firsts: Sequence[bytes], seconds: Sequence[bytes]) -> bytes:
         both = (messages.block(sorted(some)) for some in (firsts, seconds))
         return messages.seal(messages.ECHO, "psi", bytes(16), *both)
 
@@ -445,7 +459,7 @@ def points_of(message: bytes | None, kind: int) -> tuple[list[bytes], list[bytes
     """Return both lists of a message in psi."""
     assert message is not None
     reader = messages.open_message(message, kind, "a")
-    return reader.block(psi.POINT_BYTES), reader.block(psi.POINT_BYTES)
+    return [*reader.block(psi.POINT_BYTES)], [*reader.block(psi.POINT_BYTES)]
 
 
 def test_one_target_among_made_up_ids_is_not_learnt() -> None:
@@ -515,7 +529,7 @@ def test_rows_that_nobody_named_are_not_common() -> None:
     """Once, a last message could claim any places of the offer, as many as ids."""
     own = {row: f"person-{row:09d}" for row in range(6)}
     key = psi.Key(fresh())
-    liar = Liar(key.hide([f"t:{name}" for name in own.values()]))
+    liar = Liar([*key.hide([f"t:{name}" for name in own.values()])])
     party = party_of("psi", people(0, 12), min_common=6)
     firsts, seconds = points_of(party.answer(liar.hello), messages.OFFER)
     echoed = key.multiply(firsts)
@@ -590,11 +604,11 @@ def test_in_plain_too_rows_that_nobody_named_are_not_common() -> None:
     holder.take("a", offer)
     (final,) = holder.finish().values()
     listed = listed_in("plain", offer)
-    theirs = Ids(people(0, 8)).digests(holder._key)
+    theirs = [*Ids(people(0, 8)).digests(holder._key)]
     other, own = listed.index(theirs[0]), named_in(final)
     reader = messages.open_message(final, messages.FINAL, "a")
     reader.positions()
-    proofs = reader.block(32)
+    proofs = [*reader.block(32)]
     for places, shown in (
         ([*own, other], proofs),
         ([*own, other], [*proofs, proofs[0]]),
@@ -805,7 +819,7 @@ def test_a_party_refuses_fewer_common_rows_than_it_allows(mode: str) -> None:
 
 def test_a_last_message_without_rows_is_refused() -> None:
     scene = Scene("plain")
-    nothing = 2 * messages.COUNT.pack(0)
+    nothing = 2 * entries.COUNT.pack(0)
     empty = scene.final[: messages.HEAD.size] + nothing + bytes(32)
     with pytest.raises(PolicyError, match="at least 1 common rows are needed"):
         scene.give("final", reseal(empty))
@@ -949,7 +963,7 @@ def test_announced_sizes_are_checked_before_anything_is_made() -> None:
     scene = Scene("plain")
     head = scene.offer[: messages.HEAD.size]
     for count, sentence in ((1 << 60, "more than 30000000"), (1 << 20, "too early")):
-        huge = reseal(head + messages.COUNT.pack(count) + bytes(64) + bytes(32))
+        huge = reseal(head + entries.COUNT.pack(count) + bytes(64) + bytes(32))
         with pytest.raises(ProtocolError, match=sentence):
             scene.give("offer", huge)
 
@@ -1022,7 +1036,7 @@ def test_answers_that_would_be_misread_are_refused() -> None:
 
     def blocks_of(message: bytes, kind: int) -> list[list[bytes]]:
         reader = messages.open_message(message, kind, "a")
-        return [reader.block(psi.POINT_BYTES) for _ in range(2)]
+        return [[*reader.block(psi.POINT_BYTES)] for _ in range(2)]
 
     def give(name: str, kind: int, *both: list[bytes]) -> None:
         parts = map(messages.block, both)
@@ -1073,7 +1087,7 @@ def test_answers_that_would_be_misread_are_refused() -> None:
 def in_places_of_padding(scene: Scene) -> list[bytes]:
     """Return a party's answers, those to padding changed for those to ids."""
     reader = messages.open_message(scene.answer, messages.ANSWER, "a")
-    answered = reader.block(psi.POINT_BYTES)
+    answered = [*reader.block(psi.POINT_BYTES)]
     order = holder_order(scene.holder)
     ids, padding = (np.flatnonzero(order < 10), np.flatnonzero(order >= 10))
     for one, other in zip(ids[:2], padding, strict=True):
@@ -1103,7 +1117,7 @@ def test_squares_are_told_as_by_the_criterion_of_euler(number: int) -> None:
 def test_every_item_is_a_point_of_the_curve_and_not_of_its_twist() -> None:
     """Otherwise a hidden point tells one bit of its item: it stays on its side."""
     points = [psi.hash_to_curve(item) for item in people(0, 64)]
-    hidden = psi.Key(fresh()).multiply(points)
+    hidden = [*psi.Key(fresh()).multiply(points)]
     assert len(set(points)) == 64
     for point in points + hidden:
         u = int.from_bytes(point, "little")
@@ -1127,9 +1141,28 @@ def test_points_are_the_same_in_every_version() -> None:
 def test_keys_commute() -> None:
     one, two = psi.Key(fresh()), psi.Key(fresh())
     points = [psi.hash_to_curve(item) for item in people(0, 5)]
-    assert one.multiply(two.multiply(points)) == two.multiply(one.multiply(points))
+    assert [*one.multiply(two.multiply(points))] == [
+        *two.multiply(one.multiply(points))
+    ]
 
 
 def test_the_room_offers_what_a_runtime_needs() -> None:
     assert all(hasattr(align, name) for name in align.__all__)
     assert messages.MAX_BYTES < 1 << 31
+
+
+@given(st.lists(st.binary(min_size=3, max_size=3)), st.integers(1, 3))
+def test_entries_are_sorted_and_found_as_bytes_are(listed: Any, at_once: int) -> None:
+    """Those that end with zeros, too."""
+    listed += [b"a\0\0", b"\0\0\0", b"\xff\0a"]
+    some, unique = entries.Entries.of(listed, 3), sorted({*listed})
+    assert [*some] == listed
+    assert some.are_different == (len(unique) == len(listed))
+    assert [listed[at] for at in some.sort()] == [*some] == sorted(listed)
+    assert some.are_sorted == (len(unique) == len(listed))
+    wanted = [b"b\0\0", *listed]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entries, "AT_ONCE", at_once)
+        found = entries.Entries.of(unique, 3).find(entries.Entries.of(wanted, 3))
+    places = {entry: place for place, entry in enumerate(unique)}
+    assert found.tolist() == [places.get(entry, -1) for entry in wanted]

@@ -35,6 +35,7 @@ from lessvfl.errors import (
 )
 from lessvfl.remote.align import Aligner, Ids, psi
 from lessvfl.remote.align import messages as wire
+from lessvfl.remote.align.entries import Entries
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.party import PartyProcess, Serving
@@ -80,7 +81,8 @@ def known_points():
             self.scalar = scalar
 
         def multiply(self, points, count=None):
-            return [product(self.scalar, bytes(point)) for point in points]
+            some = (product(self.scalar, bytes(point)) for point in points)
+            return Entries.of(some, psi.POINT_BYTES)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psi, "hash_to_curve", functools.cache(psi.hash_to_curve))

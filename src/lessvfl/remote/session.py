@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lessvfl.errors import ConfigError, PolicyError
 from lessvfl.remote.align import Aligner, PartyAligner
-from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.terms import PartyId
 from lessvfl.wire import control

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lessvfl.errors import AlignmentError
 from lessvfl.remote.align import keys, messages, psi
+from lessvfl.remote.align.entries import COUNT, Entries, Positions
 from lessvfl.remote.align.ids import DIGEST_BYTES, TYPES
 from lessvfl.remote.align.messages import AlignReader
 from lessvfl.terms import PartyId
 
-Positions = NDArray[np.int64]  # rows, or places in an offer
-
 
 @dataclass
 class Echo:
-    """What a party's points became under our key, by their place in its offer."""
+    """What a party's points became under our key, in the order they were sent back."""
 
-    points: list[bytes]
-    ranks: Positions  # the place of each among those that were sent back
-    proofs: dict[int, bytes] = field(default_factory=dict)  # of places in common
+    points: Entries
+    order: Positions  # the place of each in its offer
+    proofs: Entries | None = None  # of our rows that it has
 
 
 @dataclass(eq=False, repr=False)
@@ -63,9 +62,11 @@ class Aligner(messages.Side):
             if self.mode == "psi":
                 assert self.ids is not None
                 items = messages.padded_items(self._padding_key, self.ids)
-                count = self._counter("hiding our ids", len(items))
-                points, self._order = messages.in_order(self._scalar.hide(items, count))
-                part = messages.block(points)
+                total = messages.padded(self.n_rows)
+                count = self._counter("hiding our ids", total)
+                points = self._scalar.hide(items, count)
+                self._order = points.sort()
+                part: bytes | memoryview = points.block
             else:
                 part = self._key
             head = bytes([TYPES.index(id_type)])
@@ -114,15 +115,23 @@ class Aligner(messages.Side):
             raise reader.error("holds two lists of different lengths")
         what = f"comparing with the ids of {reader.who}"
         count = self._counter(what, len(firsts))
-        both = reader.multiplied(self._scalar, firsts, count)
-        again = reader.multiplied(self._scalar, seconds)
+        draft = messages.Draft()
+        points = reader.multiplied(self._scalar, firsts, count)
+        order = points.sort()
         # One point a row: otherwise knowing one id would be enough to claim all rows.
-        if len(set(both)) < len(both):
+        if not points.are_sorted:
             raise reader.error("holds one point twice")
-        listed, order = messages.in_order(both)
-        self._echoes[party] = Echo(both, np.argsort(order))
-        parts = messages.block(listed), messages.block(sorted(again))
-        return self._seal(messages.ECHO, *parts)
+        draft.add(points.block)
+        n_bytes = len(points.block)
+        del points  # they are in the message
+        again = reader.multiplied(self._scalar, seconds)
+        again.sort()
+        draft.add(again.block)
+        del again
+        echo = draft.seal(messages.ECHO, self.mode, self._run)
+        block = echo[messages.HEAD.size : messages.HEAD.size + n_bytes]
+        self._echoes[party] = Echo(Entries(block, psi.POINT_BYTES), order)
+        return echo
 
     def _match_points(self, reader: AlignReader, echo: Echo) -> Positions:
         """Return the place of each of our rows in a party's offer of points."""
@@ -133,22 +142,23 @@ class Aligner(messages.Side):
         if (len(answered), len(proofs)) != (n_all, len(echo.points)):
             raise reader.error("answers another number of points than it was asked")
         reader.check_points(answered)
-        if len(set(answered)) < len(answered):
+        if not answered.are_different:
             raise reader.error("holds one point twice")
-        places = np.empty(n_all, dtype=np.int64)
-        places[self._order] = _places_of(echo.points, answered)
+        ranks = echo.points.find(answered)
+        places = np.full(n_all, -1)
+        places[self._order[ranks >= 0]] = echo.order[ranks[ranks >= 0]]
         if (places[self.n_rows :] >= 0).any():
             raise reader.error("claims to share padding")
-        shared = places[places >= 0].tolist()
-        own = reader.multiplied(self._scalar, [proofs[place] for place in shared])
-        echo.proofs = dict(zip(shared, own, strict=True))
+        shared = Entries.of((proofs[at] for at in places if at >= 0), psi.POINT_BYTES)
+        echo.proofs = reader.multiplied(self._scalar, shared)
         return places[: self.n_rows]
 
     def _match_digests(self, reader: AlignReader) -> tuple[Positions, int]:
         """Return the place of each of our rows in an offer of digests, and its size."""
         assert self.ids is not None
         theirs = reader.sorted_block(DIGEST_BYTES)
-        return _places_of(theirs, self.ids.digests(self._key)), len(theirs)
+        own = Entries.of(self.ids.digests(self._key), DIGEST_BYTES)
+        return theirs.find(own), len(theirs)
 
     def _compare(self, reader: AlignReader) -> None:
         """Check that a party's table has our rows already (mode none)."""
@@ -162,7 +172,7 @@ class Aligner(messages.Side):
             )
         if self.ids is None or not digests:
             messages.warn_unchecked(reader.who)
-        elif digests != [self.ids.digest(self._key)]:
+        elif [*digests] != [self.ids.digest(self._key)]:
             raise AlignmentError(
                 "With mode 'none' both sides must have the same ids in the same order, "
                 f"but those of {reader.who} differ from the label holder's.",
@@ -188,40 +198,38 @@ class Aligner(messages.Side):
             raise AlignmentError("No party has made an offer, so nothing is aligned.")
         if self.mode == "none":
             self._rows = np.arange(self.n_rows)
-            final = self._seal(messages.FINAL, messages.COUNT.pack(self.n_rows))
+            final = self._seal(messages.FINAL, COUNT.pack(self.n_rows))
             return dict.fromkeys(self._places, final)
         shared = np.logical_and.reduce([p >= 0 for p in self._places.values()])
         common = np.flatnonzero(shared)
         self._check_size("all parties", len(common), self._smallest)
-        rows = np.array(sorted(common.tolist(), key=self._rank), dtype=np.int64)
-        self._rows = rows
+        ranks = Entries.of((self._rank(int(row)) for row in common), keys.SECRET_BYTES)
+        self._rows = rows = common[ranks.sort()]
+        del ranks
         return {
             party: self._seal(messages.FINAL, *self._named(party, rows))
             for party in self._places
         }
 
-    def _named(self, party: PartyId, rows: Positions) -> list[bytes]:
+    def _named(self, party: PartyId, rows: Positions) -> list[bytes | memoryview]:
         """Return rows by their places at a party, each proven to be common."""
-        places = self._places[party][rows]
-        parts = [messages.positions(places)]
+        places = self._places[party]
+        parts: list[bytes | memoryview] = [messages.positions(places[rows])]
         if self.mode == "psi":
             echo = self._echoes[party]
-            proofs = [echo.proofs[place] for place in places.tolist()]
-            parts.append(messages.positions(echo.ranks[places]))
+            assert echo.proofs is not None
+            own = (places >= 0).cumsum()[rows] - 1  # the place of each row's proof
+            proofs: Iterable[bytes] = map(echo.proofs.__getitem__, own)
+            ranks = np.argsort(echo.order)
+            parts.append(messages.positions(ranks[places[rows]]))
         else:
             assert self.ids is not None
             proofs = messages.names(self._asked[party], self.ids, rows)
-        return [*parts, messages.block(proofs)]
+        return [*parts, Entries.of(proofs, keys.SECRET_BYTES).block]
 
     def _rank(self, row: int) -> bytes:
         """Return the sort key of a common row, which does not depend on its id."""
-        return keys.derive(self._order_key, "row", messages.COUNT.pack(row))
+        return keys.derive(self._order_key, "row", COUNT.pack(row))
 
-    def _seal(self, kind: int, *parts: bytes) -> bytes:
+    def _seal(self, kind: int, *parts: bytes | memoryview) -> bytes:
         return messages.seal(kind, self.mode, self._run, *parts)
-
-
-def _places_of(listed: list[bytes], wanted: list[bytes]) -> Positions:
-    """Return where each wanted entry is listed; -1 where it is not."""
-    place_of = {entry: place for place, entry in enumerate(listed)}
-    return np.array([place_of.get(entry, -1) for entry in wanted], dtype=np.int64)

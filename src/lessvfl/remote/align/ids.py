@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import json
 import re
 import unicodedata
@@ -23,7 +24,7 @@ from lessvfl.terms import plural
 
 MAX_IDS = 30_000_000  # of one table; a message of two points each stays under 2 GiB
 TYPES = ("absent", "text", "whole numbers")
-AT_ONCE = 1 << 16  # ids that are written out together
+AT_ONCE = 1 << 12  # ids that are written out, or entries that are found, together
 DIGEST_BYTES = 16  # half of SHA-256: no two of MAX_IDS ids will collide
 
 WHOLE = re.compile(r"(-?)0*([0-9]+)(?:\.0*)?")  # a whole number, however it is written
@@ -100,13 +101,21 @@ class Ids:
     @property
     def items(self) -> list[str]:
         """Return the id of every row, with its type."""
-        return [item for items in self._items() for item in items]
+        return [*itertools.chain.from_iterable(self.parts())]
 
-    def _items(self) -> Iterator[list[str]]:
+    def parts(self) -> Iterator[list[str]]:
+        """Yield the same in parts, which take little memory."""
         for start in range(0, len(self), AT_ONCE):
             some = self._cells[start : start + AT_ONCE]
             cells = some.tolist() if isinstance(some, np.ndarray) else some
-            yield [f"{self.type[0]}:{canonical(cell)}" for cell in cells]
+            yield [*map(self._item, cells)]
+
+    def item(self, row: int) -> str:
+        """Return the id of a row, with its type."""
+        return self._item(self._cells[row])
+
+    def _item(self, cell: object) -> str:
+        return f"{self.type[0]}:{canonical(cell)}"
 
     def take(self, rows: NDArray[np.int64]) -> Ids:
         """Return the ids of some rows."""
@@ -134,18 +143,15 @@ class Ids:
         """Return a digest of these ids in this order, which must not be sent."""
         return hashlib.sha256(json.dumps(self.items).encode()).hexdigest()
 
-    def digests(self, key: bytes) -> list[bytes]:
-        """Return a keyed digest of the id of every row."""
-        return [
-            hmac.digest(key, item.encode(), "sha256")[:DIGEST_BYTES]
-            for items in self._items()
-            for item in items
-        ]
+    def digests(self, key: bytes) -> Iterator[bytes]:
+        """Yield a keyed digest of the id of every row."""
+        for item in itertools.chain.from_iterable(self.parts()):
+            yield hmac.digest(key, item.encode(), "sha256")[:DIGEST_BYTES]
 
     def digest(self, key: bytes) -> bytes:
         """Return one keyed digest of all ids in order, each after its length."""
         whole = hmac.new(key, digestmod="sha256")
-        for items in self._items():
+        for items in self.parts():
             whole.update("".join([f"{len(item)} {item}" for item in items]).encode())
         return whole.digest()[:DIGEST_BYTES]
 

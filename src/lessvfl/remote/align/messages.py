@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, get_args
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from lessvfl.errors import AlignmentError, ProtocolError, warn
 from lessvfl.remote.align import keys, psi
+from lessvfl.remote.align.entries import COUNT, Entries
 from lessvfl.remote.align.ids import DIGEST_BYTES, MAX_IDS, Ids
 
 Mode = Literal["psi", "plain", "none"]
@@ -28,30 +30,45 @@ MAX_BYTES = 2 * psi.POINT_BYTES * (MAX_IDS + PAD_TO) + 1024  # of any message
 
 # A message: this head, the body, and the SHA-256 of both.
 HEAD = struct.Struct(">4sHBB16sQ")  # magic, version, kind, mode, run, length of body
-COUNT = struct.Struct(">Q")
 POSITION = np.dtype(">u4")  # in what a party offered
 CHECKSUM_BYTES = 32
 MAGIC = b"LVAL"
 HELLO, OFFER, ECHO, ANSWER, FINAL = 1, 2, 3, 4, 5
 
 
-def seal(kind: int, mode: Mode, run: bytes, *parts: bytes) -> bytes:
+class Draft:
+    """A message to which parts are added one by one, so that none need stay."""
+
+    def __init__(self) -> None:
+        self._file = io.BytesIO()  # what is written to it is not copied at the end
+        self._file.seek(HEAD.size)
+
+    def add(self, part: bytes | memoryview) -> None:
+        """Add a part of the body."""
+        self._file.write(part)
+
+    def seal(self, kind: int, mode: Mode, run: bytes) -> bytes:
+        """Return the message, the last thing to be done with it."""
+        n_body, number = self._file.tell() - HEAD.size, MODES.index(mode) + 1
+        self._file.seek(0)
+        self._file.write(HEAD.pack(MAGIC, VERSION, kind, number, run, n_body))
+        checksum = hashlib.sha256(self._file.getbuffer()).digest()
+        self._file.seek(0, io.SEEK_END)
+        self._file.write(checksum)
+        return self._file.getvalue()
+
+
+def seal(kind: int, mode: Mode, run: bytes, *parts: bytes | memoryview) -> bytes:
     """Return a message."""
-    body = b"".join(parts)
-    number = MODES.index(mode) + 1
-    message = HEAD.pack(MAGIC, VERSION, kind, number, run, len(body)) + body
-    return message + hashlib.sha256(message).digest()
+    draft = Draft()
+    for part in parts:
+        draft.add(part)
+    return draft.seal(kind, mode, run)
 
 
 def block(entries: Sequence[bytes]) -> bytes:
     """Return entries of one width behind their count."""
     return COUNT.pack(len(entries)) + b"".join(entries)
-
-
-def in_order(entries: Sequence[bytes]) -> tuple[list[bytes], NDArray[np.int64]]:
-    """Return entries sorted, which hides their order, and the old place of each."""
-    order = sorted(range(len(entries)), key=entries.__getitem__)
-    return [entries[at] for at in order], np.array(order, dtype=np.int64)
 
 
 def positions(places: NDArray[np.int64]) -> bytes:
@@ -82,15 +99,19 @@ class AlignReader:
             raise self.error(f"announces more than {MAX_IDS} ids")
         return int(count)
 
-    def block(self, width: int) -> list[bytes]:
+    def block(self, width: int) -> Entries:
         """Return as many entries of `width` bytes as the next count says."""
-        taken = self.take(width * self.count())
-        return [taken[at : at + width] for at in range(0, len(taken), width)]
+        whole = self.body
+        n_bytes = COUNT.size + width * self.count()
+        if n_bytes > len(whole):
+            raise self.error("ends too early")
+        self.body = whole[n_bytes:]
+        return Entries(whole[:n_bytes], width)
 
-    def sorted_block(self, width: int) -> list[bytes]:
+    def sorted_block(self, width: int) -> Entries:
         """Return a block whose entries must be sorted and all different."""
         entries = self.block(width)
-        if any(a >= b for a, b in itertools.pairwise(entries)):
+        if not entries.are_sorted:
             raise self.error("holds entries that are not in order")
         return entries
 
@@ -108,7 +129,7 @@ class AlignReader:
 
     def multiplied(
         self, key: psi.Key, points: Sequence[bytes], count: psi.OnCount = lambda n: None
-    ) -> list[bytes]:
+    ) -> Entries:
         """Check points of the message, and return them multiplied by a key."""
         self.check_points(points)
         try:
@@ -187,16 +208,18 @@ def padding(key: bytes, count: int) -> list[bytes]:
     return [keys.derive(key, f"padding/{i}")[:DIGEST_BYTES] for i in range(n_more)]
 
 
-def padded_items(key: bytes, ids: Ids) -> list[str]:
-    """Return ids and padding as text."""
+def padded_items(key: bytes, ids: Ids) -> Iterator[str]:
+    """Yield ids and padding as text."""
+    yield from itertools.chain.from_iterable(ids.parts())
     # An id starts with the letter of its type, so that padding is never an id.
-    return ids.items + [f"padding:{entry.hex()}" for entry in padding(key, len(ids))]
+    for entry in padding(key, len(ids)):
+        yield f"padding:{entry.hex()}"
 
 
-def names(key: bytes, ids: Ids, rows: NDArray[np.int64]) -> list[bytes]:
-    """Return proofs, by a key, of knowing the ids of these rows."""
-    items = ids.items
-    return [keys.derive(key, "name", items[row].encode()) for row in rows.tolist()]
+def names(key: bytes, ids: Ids, rows: NDArray[np.int64]) -> Iterator[bytes]:
+    """Yield proofs, by a key, of knowing the ids of these rows."""
+    for row in rows:
+        yield keys.derive(key, "name", ids.item(row).encode())
 
 
 @dataclass(eq=False, repr=False)

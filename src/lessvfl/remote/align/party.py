@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +13,8 @@ from numpy.typing import NDArray
 
 from lessvfl.errors import AlignmentError, PolicyError
 from lessvfl.remote.align import keys, messages, psi
-from lessvfl.remote.align.ids import TYPES
+from lessvfl.remote.align.entries import COUNT, Entries
+from lessvfl.remote.align.ids import DIGEST_BYTES, TYPES
 from lessvfl.remote.align.messages import AlignReader
 
 
@@ -33,9 +36,11 @@ class PartyAligner(messages.Side):
         self._run = b""
         self._own = b""  # what everything random is derived from, by the hello
         self._listed = np.zeros(0, dtype=np.int64)  # the row at each place of the offer
-        self._points: list[bytes] = []  # of our rows, at each place of the offer
-        self._answers: list[bytes] = []  # the label holder's points under our key
-        self._echoed: list[bytes] = []  # ours under its key, in an order it alone knows
+        nothing = Entries.of((), psi.POINT_BYTES)
+        self._points = nothing  # of our rows, at each place of the offer
+        self._answers = nothing  # the label holder's points under our key
+        self._echoed = nothing  # ours under its key, in an order it alone knows
+        self._are_common = np.zeros(0, dtype=bool)  # those that the label holder has
 
     def answer(self, message: bytes) -> bytes | None:
         """Answer the label holder's next message; None: that was the last."""
@@ -61,7 +66,7 @@ class PartyAligner(messages.Side):
 
     # ------------------------------------------------------------------------ the offer
 
-    def _offer(self, reader: AlignReader) -> list[bytes]:
+    def _offer(self, reader: AlignReader) -> list[bytes | memoryview]:
         id_type = reader.take(1)[0]
         if id_type >= len(TYPES) or (id_type == 0 and self.mode != "none"):
             raise reader.error("names no type of ids")
@@ -80,13 +85,15 @@ class PartyAligner(messages.Side):
             digests = [] if self.ids is None else [self.ids.digest(key)]
             if theirs == "absent" or not digests:
                 messages.warn_unchecked("the party")
-            return [messages.COUNT.pack(self.n_rows), messages.block(digests)]
+            return [COUNT.pack(self.n_rows), messages.block(digests)]
         assert self.ids is not None
-        digests = self.ids.digests(key) + messages.padding(self._own, self.n_rows)
-        listed, self._listed = messages.in_order(digests)
-        return [messages.block(listed), self._name_key()]
+        padding = messages.padding(self._own, self.n_rows)
+        own = itertools.chain(self.ids.digests(key), padding)
+        listed = Entries.of(own, DIGEST_BYTES)
+        self._listed = listed.sort()
+        return [listed.block, self._name_key()]
 
-    def _offer_points(self, reader: AlignReader) -> list[bytes]:
+    def _offer_points(self, reader: AlignReader) -> list[bytes | memoryview]:
         """Offer our points, and all of them once more under another key of our own."""
         assert self.ids is not None
         asked = reader.sorted_block(psi.POINT_BYTES)
@@ -97,10 +104,12 @@ class PartyAligner(messages.Side):
         count = self._counter(what, len(asked))
         self._answers = reader.multiplied(key, asked, count)
         items = messages.padded_items(self._own, self.ids)
-        count = self._counter("hiding our ids", len(items))
-        self._points, self._listed = messages.in_order(key.hide(items, count))
+        count = self._counter("hiding our ids", messages.padded(self.n_rows))
+        self._points = key.hide(items, count)
+        self._listed = self._points.sort()
         pairs = self._pair_key().multiply(self._points)
-        return [messages.block(self._points), messages.block(sorted(pairs))]
+        pairs.sort()
+        return [self._points.block, pairs.block]
 
     def _name_key(self) -> bytes:
         return keys.derive(self._own, "names")
@@ -113,7 +122,7 @@ class PartyAligner(messages.Side):
 
     # ----------------------------------------------------------- how many, before which
 
-    def _tell_which(self, reader: AlignReader) -> list[bytes]:
+    def _tell_which(self, reader: AlignReader) -> list[bytes | memoryview]:
         """Count common ids; if they are enough, answer the label holder's points.
 
         Both lists must come back under one key: without knowing which points are pairs,
@@ -124,15 +133,21 @@ class PartyAligner(messages.Side):
         if len(self._echoed) != len(self._points):
             raise reader.error("holds another number of points than was offered")
         reader.check_points(pairs)
-        if set(reader.multiplied(self._pair_key(), self._echoed)) != set(pairs):
+        again = reader.multiplied(self._pair_key(), self._echoed)
+        again.sort()
+        if again.block != pairs.block:
             raise reader.error("holds points that are not all under one key")
-        n_common = len(set(self._echoed).intersection(self._answers))
-        self._check_count(n_common, len(self._answers))
-        proofs = [
+        del again
+        found = self._echoed.find(self._answers)
+        self._are_common = np.zeros(len(self._echoed), dtype=bool)
+        self._are_common[found[found >= 0]] = True
+        self._check_count(int(self._are_common.sum()), len(self._answers))
+        proofs = (
             self._row_key(place).multiply([point])[0]
             for place, point in enumerate(self._points)
-        ]
-        return [messages.block(self._answers), messages.block(proofs)]
+        )
+        answers = self._answers.block
+        return [answers, Entries.of(proofs, psi.POINT_BYTES).block]
 
     def _check_count(self, n_common: int, n_offered: int) -> None:
         """Refuse too few common ids; the sentence does not tell how few."""
@@ -178,7 +193,8 @@ class PartyAligner(messages.Side):
         """Tell whether the label holder knows the id of each row (mode plain)."""
         assert self.ids is not None
         due = messages.names(self._name_key(), self.ids, rows)
-        return reader.block(keys.SECRET_BYTES) == due
+        names = reader.block(keys.SECRET_BYTES)
+        return len(names) == len(rows) and all(map(operator.eq, names, due))
 
     def _are_proven(self, reader: AlignReader, places: NDArray[np.int64]) -> bool:
         """Tell whether a proof says of each place which point it came back as.
@@ -192,11 +208,8 @@ class PartyAligner(messages.Side):
             return False
         if (ranks >= len(self._echoed)).any():
             return False
-        common = set(self._answers)
         return all(
-            self._echoed[rank] in common
-            and self._row_key(place).multiply([self._echoed[rank]]) == [proof]
-            for place, rank, proof in zip(
-                places.tolist(), ranks.tolist(), proofs, strict=True
-            )
+            self._are_common[rank]
+            and self._row_key(place).multiply([self._echoed[rank]])[0] == proof
+            for place, rank, proof in zip(places, ranks, proofs, strict=True)
         )

@@ -28,12 +28,14 @@ all of them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import (
     X25519PrivateKey,
     X25519PublicKey,
 )
+
+from lessvfl.remote.align.entries import Entries
 
 POINT_BYTES = 32
 PRIME = 2**255 - 19
@@ -49,29 +51,29 @@ class Key:
     def __init__(self, scalar: bytes) -> None:
         self._key = X25519PrivateKey.from_private_bytes(scalar)
 
-    def hide(
-        self, items: Iterable[str], count: OnCount = lambda n: None
-    ) -> list[bytes]:
+    def hide(self, items: Iterable[str], count: OnCount = lambda n: None) -> Entries:
         """Return the points of items, multiplied."""
         return self.multiply(map(hash_to_curve, items), count)
 
     def multiply(
         self, points: Iterable[bytes], count: OnCount = lambda n: None
-    ) -> list[bytes]:
+    ) -> Entries:
         """Return points multiplied; a point that does not fit is a ValueError.
 
         `count` is called now and then with the number that are done.
         """
-        products: list[bytes] = []
-        try:
-            for point in points:
+
+        def products() -> Iterator[bytes]:
+            for n_done, point in enumerate(points, 1):
                 public = X25519PublicKey.from_public_bytes(point)
-                products.append(self._key.exchange(public))
-                if len(products) % COUNT_EVERY == 0:
-                    count(len(products))
+                yield self._key.exchange(public)
+                if n_done % COUNT_EVERY == 0:
+                    count(n_done)
+
+        try:
+            return Entries.of(products(), POINT_BYTES)
         except ValueError:  # the result is zero
             raise ValueError("holds a point that is not on the curve") from None
-        return products
 
 
 def check_points(points: Iterable[bytes]) -> None:

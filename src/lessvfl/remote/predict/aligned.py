@@ -17,7 +17,7 @@ from lessvfl.core.hidden_paths import AnswerFormats, PathStep
 from lessvfl.core.protocol import QueryArrays
 from lessvfl.errors import ConfigError
 from lessvfl.remote.align import Ids
-from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.config import ServerConfig, table_of
 from lessvfl.run.fitted import MODEL_DIGITS, FittedServer
 from lessvfl.terms import PartyId

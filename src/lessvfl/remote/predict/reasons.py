@@ -30,7 +30,7 @@ from lessvfl.errors import (
     PolicyError,
     ProtocolError,
 )
-from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.background import read_background
 from lessvfl.remote.predict.aligned import Send
 from lessvfl.run.effects import effect_curves

@@ -32,7 +32,7 @@ from lessvfl.errors import (
     ProtocolError,
 )
 from lessvfl.remote.align import Aligner, Ids, keys
-from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig

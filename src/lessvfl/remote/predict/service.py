@@ -49,7 +49,7 @@ from lessvfl.errors import (
     PolicyError,
     ProtocolError,
 )
-from lessvfl.remote.align.holder import Positions
+from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.predict.aligned import Answers
 from lessvfl.remote.predict.journal import Journal
 from lessvfl.remote.predict.server import MOST_ROWS, Predictor
