@@ -32,18 +32,21 @@ from tests.remote.test_attacks import (
 from tests.remote.test_privacy import PRICED, server_of
 from tests.remote.test_remote import HELD, labels, run_all
 
+import lessvfl
 from lessvfl import data
+from lessvfl.core.plans import TrainPlan
 from lessvfl.errors import ConfigError, PolicyError, RecordError
 from lessvfl.remote.accounts import Accounts, Amounts, Charge
 from lessvfl.remote.align import Ids
 from lessvfl.remote.align.ids import account_name
 from lessvfl.remote.config import PartyConfig
 from lessvfl.remote.party import PartyProcess
-from lessvfl.remote.policy import Policy
+from lessvfl.remote.policy import Policy, planned
 from lessvfl.remote.predict.models import PartyModels
 from lessvfl.remote.price import LabelBudget, _digest
 from lessvfl.remote.session import Aligned
 from lessvfl.remote.tables import resolve_settings
+from lessvfl.run.build import clamp_batch
 from lessvfl.wire.control import Welcome
 
 __all__ = ["own_secrets"]  # a fixture
@@ -73,6 +76,24 @@ def told(folder: Path, whose: str = "clinic") -> list[tuple[float, ...]]:
 
 def ignore(most: object) -> None:
     """Allow whatever comes."""
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("n_rows", [60, 469, 1200, 2000, 5500, 12_000, 20_000])
+def test_an_undisturbed_run_shows_no_more_than_it_plans(n_rows, n_classes):
+    """Once, half an epoch of few rows was all of them, and was charged as a break."""
+    dataset = data.from_arrays(np.zeros((n_rows, 1)), np.arange(n_rows) % n_classes)
+    own = lessvfl.resolve("less-vfl-auto", "default", dataset)
+    most = planned(own, 4, n_parties=2, evaluation="end", n_rows=n_rows)
+    for n in (n_rows, round(0.9 * n_rows), round(0.8 * n_rows)):  # to train with
+        n_passes = 2.0  # stage 2, and test rows
+        for plan in clamp_batch(own.config, n).plans(2):
+            if isinstance(plan, TrainPlan):
+                batches = plan.batches(n, (0,))
+                for _, rows in batches.steps(plan.n_epochs, torch.device("cpu")):
+                    n_passes += torch.as_tensor(rows).numel() / n
+                n_passes += plan.n_looks(n) * plan.n_held_out(n) / n
+        assert 4 * n_passes <= most + 1e-9
 
 
 # -------------------------------------------------------------------- never begun anew

@@ -296,7 +296,8 @@ class PartyProcess:
         """Return what the run may tell of a row, if it has so many."""
         settings, message = agreed.settings, agreed.message
         how = (len(message.parties), self.config.policy.evaluation)
-        n_values = planned(settings, settings.net.components(self._n_inputs), *how)
+        size = settings.net.components(self._n_inputs)
+        n_values = planned(settings, size, *how, n_rows)
         spend = self._priced(agreed, n_rows)[1]
         return RunPlan(n_values, len(message.seeds), widest(settings, *how), spend)
 

@@ -203,15 +203,18 @@ def needed(
     }
 
 
-def planned(own: Settings, size: int, n_parties: int, evaluation: str) -> float:
+def planned(
+    own: Settings, size: int, n_parties: int, evaluation: str, n_rows: int = 0
+) -> float:
     """Return the most values about a row that leave in one seed, in the mean.
 
-    Each pass shows all `size` components of a row: one an epoch of joint training, one
-    to choose components, and those to score.
+    Each pass shows all `size` components of a row: one an epoch of joint training with
+    up to `n_rows`, one to choose components, and those to score.
     """
     plans = own.config.plans(n_parties)
-    epochs = [plan.n_epochs for plan in plans if isinstance(plan, TrainPlan)]
-    n_passes = sum(epochs) + 1
+    trained = [plan for plan in plans if isinstance(plan, TrainPlan)]
+    epochs = [plan.n_epochs for plan in trained]
+    n_passes = sum(_passes(plan, n_rows) for plan in trained) + 1
     if evaluation == "end":
         n_passes += 1
     elif evaluation == "epochs":  # of training and test rows
@@ -219,6 +222,20 @@ def planned(own: Settings, size: int, n_parties: int, evaluation: str) -> float:
     queries = [plan for plan in plans if isinstance(plan, QueryPlan)]
     n_passes += sum(plan.n_passes for plan in queries)
     return size * n_passes + sum(plan.n_values for plan in queries)
+
+
+def _passes(plan: TrainPlan, n_rows: int) -> float:
+    """Return how often a row leaves in joint training, in the mean, at most.
+
+    A part of an epoch is as many whole steps, which may be all rows. Rows held out are
+    in no step, and looked at more often than others are trained with where rows are
+    many; with fewer rows it is one look less that is rounded off.
+    """
+    n_epochs = math.ceil(plan.n_epochs)
+    if not (n_held_out := plan.n_held_out(n_rows)):
+        return n_epochs
+    more = plan.n_looks(n_rows) + 1 - n_epochs
+    return n_epochs + max(0, more) * n_held_out / n_rows
 
 
 def widest(own: Settings, n_parties: int, evaluation: str) -> int:
