@@ -235,15 +235,21 @@ def test_rows_beyond_what_numpy_draws_from(n_test, monkeypatch):
             "as many as its 3 classes. Got 2",
         ),
         (
-            from_arrays(np.zeros((9, 1)), [0] * 8 + [1]),
+            from_arrays(np.zeros((9, 1)), [0] * 7 + [1] * 2),
             DataConfig(),
             "every class. Got 2 test rows, drawn without labels, and none of class "
             "'1'; name test rows by test_ids, or in one process set split=stratified",
         ),
         (
+            from_arrays(np.zeros((9, 1)), [0] * 7 + [1] * 2),
+            DataConfig(folds=9),
+            "Got 1 test row, drawn without labels, and none of class '.'; take fewer "
+            "folds, or in one process set split=stratified",
+        ),
+        (
             from_arrays(np.zeros((9, 1)), [0] * 8 + [1]),
-            DataConfig(folds=3),
-            "Got 6 train rows, drawn without labels, and none of class '1'",
+            DataConfig(),
+            "every class. Got 1 row of class '1' in all; leave the class out",
         ),
         (table(3), DataConfig(test_share=0.9), "leave a row to train on. Got 3 rows"),
     ],

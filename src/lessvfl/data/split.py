@@ -16,7 +16,7 @@ BEHAVIOUR = 2  # 2: rows are drawn without labels; raised by hand, as a method's
 MANY_ROWS = 1 << 20  # from here on test rows are drawn block by block
 BLOCK = 1 << 16
 CHANGE = "change test_share or split"
-MISSING = "name test rows by test_ids, or in one process set split=stratified"
+BY_CLASS = "or in one process set split=stratified"
 MOST_DRAWN = 10**9  # rows from which numpy cannot draw without replacement
 
 SecretSeed = Callable[[str, int], int]  # from a purpose and the seed that all know
@@ -80,7 +80,7 @@ def split_rows(
             is_test = _draw_test_blocks(blocks, n_test, classes, rng)
         train, test = _both_sides(dataset, is_test)
     if dataset.task != "regression" and not by_class:
-        _refuse_missing_classes(dataset, train, test)
+        _refuse_missing_classes(dataset, train, test, config.folds)
     return train, test
 
 
@@ -342,15 +342,25 @@ def _refuse_rare_classes(dataset: Dataset, n_test: int) -> None:
         )
 
 
-def _refuse_missing_classes(dataset: Dataset, train: Places, test: Places) -> None:
+def _refuse_missing_classes(
+    dataset: Dataset, train: Places, test: Places, folds: int
+) -> None:
     """Refuse rows that were drawn without labels, where a part lacks a class."""
     n_classes = len(dataset.label_names)
+    in_all = np.bincount(dataset.told, minlength=n_classes)
     for rows, what in ((train, "train"), (test, "test")):
         counts = np.bincount(dataset.told[rows], minlength=n_classes)
-        if not counts.all():
-            missing = dataset.label_names[int(counts.argmin())]
-            raise DataError(
-                f"Train and test rows of '{dataset.name}' must have every class. Got "
-                f"{plural(len(rows), f'{what} row')}, drawn without labels, and none "
-                f"of class '{missing}'; {MISSING}."
-            )
+        if counts.all():
+            continue
+        number = int(counts.argmin())
+        missing = f"class '{dataset.label_names[number]}'"
+        got = f"{plural(len(rows), f'{what} row')}, drawn without labels, and none of "
+        if (n := int(in_all[number])) < 2:  # no draw has it on both sides
+            got = f"{plural(n, 'row')} of {missing} in all; leave the class out"
+        elif folds > 1:
+            got += f"{missing}; take fewer folds, {BY_CLASS}"
+        else:
+            got += f"{missing}; name test rows by test_ids, {BY_CLASS}"
+        raise DataError(
+            f"Train and test rows of '{dataset.name}' must have every class. Got {got}."
+        )
