@@ -220,7 +220,7 @@ _WORDS = {
     float: "a number",
     bool: "true or false",
     str: "a text",
-    types.NoneType: "none",
+    types.NoneType: "null",  # as files have it
 }
 
 
@@ -268,7 +268,7 @@ def allowed_by(kind: Any) -> str:
     """Say what a type allows.
 
     >>> allowed_by(Natural | None), allowed_by(tuple[Literal["a", "b"], ...])
-    ('a whole number >= 0, or none', 'a list, each one of a, b')
+    ('a whole number >= 0, or null', 'a list, each one of a, b')
     """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:

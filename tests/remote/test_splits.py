@@ -188,6 +188,12 @@ def test_nothing_is_said_of_a_draw_without_labels(tmp_path, caplog):
     assert not any("class" in line for line in caplog.messages)
 
 
+def test_the_last_of_aligned_rows_are_no_test(tmp_path):
+    allowed = r"must be random or stratified: .*Got 'first'"
+    with pytest.raises(ConfigError, match=allowed):
+        server_of(tmp_path, cancer(), align="psi", settings={"split": "first"})
+
+
 def test_under_sharing_no_draw_by_class(tmp_path):
     own: dict[str, Any] = {"method": "gini-filter"}
     own["settings"] = {"secret": "sharing", **STRATIFIED}

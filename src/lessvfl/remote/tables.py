@@ -338,9 +338,9 @@ def resolve_settings(config: ServerConfig, table: LabelTable) -> Settings:
     is_last = found.data.split == "first" and not is_named and found.data.folds == 1
     if is_last and config.align != "none":
         raise ConfigError(
-            f"With align {config.align} the 'split' setting must be random: common "
-            "rows come in a secret order, in which the last are no later than others. "
-            "Got 'first'."
+            f"With align {config.align} the 'split' setting must be random or "
+            "stratified: common rows come in a secret order, in which the last are no "
+            "later than others. Got 'first'."
         )
     if found.flat().get("secret") == "sharing" and tells_labels(dataset, found):
         raise ConfigError(
