@@ -199,7 +199,8 @@ def chance(record: RunRecord) -> list[str]:
     )
     return [
         f"The test rows do not show that the model is better than chance{when}: its "
-        f"{word} there is hardly above that of predicting {what} for every row."
+        f"{word} there is less than two standard errors of guesses above that of "
+        f"predicting {what} for every row."
     ]
 
 
