@@ -113,7 +113,9 @@ class PartyLostError(LessVFLError, ConnectionError):
         one = len(self.parties) == 1
         names = " and ".join(f"'{party}'" for party in parties)
         who = who or f"{'Party' if one else 'Parties'} {names}"
-        super().__init__(f"{who} {'is' if one else 'are'} missing: {why}.")
+        super().__init__(
+            f"{who} {'is' if one else 'are'} missing: {why.removesuffix('.')}."
+        )
 
 
 class RecordError(LessVFLError, ValueError):
