@@ -161,7 +161,7 @@ def csv_file(path, text):
         ("y\n1\n2\n", None, "columns besides the label 'y'"),
         ("a,a,y\n1,2,3\n", None, "Got 'a' more than once"),
         ("a,y\n1,2\n3\n", None, "must be readable.*Expected 2 columns"),
-        ("a,y\n1,2020-01-01\n2,2020-01-02\n", None, "'y'.*Got date32"),
+        ("a,y\n1,2020-01-01\n2,2020-01-02\n", None, "'y'.*Got dates"),
         ("a,y\n1,0\n2,\n3,NA\n", None, "Got 2 rows without a label"),
         ("a,y\n1,0\n2,0\n", None, "Got '0' in every row"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import secrets
 import time
@@ -216,7 +217,8 @@ def test_one_digest_of_all_ids_tells_them_apart(monkeypatch, at_once) -> None:
     assert len({*found, right, Ids(["1", "23", "t:4"]).digest(bytes(31) + b"k")}) == 6
     numbers = Ids(np.array([1, 23, 4])).digest(bytes(32))
     assert numbers == Ids([1, 23, 4]).digest(bytes(32))
-    assert numbers != Ids(["1", "23", "4"]).digest(bytes(32))
+    assert numbers == Ids(["1", "23", "4"]).digest(bytes(32))
+    assert numbers != Ids(["1", "23", "04"]).digest(bytes(32))
 
 
 def test_without_ids_mode_none_warns_on_both_sides() -> None:
@@ -442,7 +444,7 @@ class Liar:
 
     def __init__(self, points: list[bytes]) -> None:
         self.points = sorted(points)
-        parts = (bytes([ids.TYPES.index("text")]), messages.block(self.points))
+        parts = (bytes([ids.KINDS.index("texts")]), messages.block(self.points))
         self.hello = messages.seal(messages.HELLO, "psi", bytes(16), *parts)
 
     def echo(self, firsts: Sequence[bytes], seconds: Sequence[bytes]) -> bytes:
@@ -654,15 +656,25 @@ def test_a_party_learns_which_of_its_ids_are_the_label_holders() -> None:
         (np.array([1, 2], dtype=np.uint8), "whole numbers"),
         ([np.int64(1), 2], "whole numbers"),
         (pd.Series([1, 2]), "whole numbers"),
-        (["1", "2"], "text"),
-        (np.array(["1", "2"]), "text"),
-        (np.array(["1", "2"], dtype=object), "text"),
+        (np.array([1.0, 2.0]), "whole numbers"),
+        (["1", "2"], "whole numbers"),
+        (np.array(["1", "2"], dtype=object), "whole numbers"),
+        (["01", "02"], "whole numbers with leading zeros"),
+        (["1", "A2"], "texts"),
     ],
 )
-def test_ids_are_text_or_whole_numbers(values: Any, kind: str) -> None:
+def test_an_id_is_its_text(values: Any, kind: str) -> None:
     read = Ids(values)
-    assert read.type == kind
-    assert read.items == [f"{kind[0]}:1", f"{kind[0]}:2"]
+    assert read.kind == kind
+    letter = "w" if kind == "whole numbers" else "t"
+    assert {item[:2] for item in read.items} <= {f"{letter}:", "w:"}
+
+
+def test_a_folder_with_ids_as_numbers_goes_on_with_them_as_texts() -> None:
+    before = hashlib.sha256(json.dumps(["w:7", "w:8"]).encode()).hexdigest()
+    assert Ids(np.array([7, 8])).fingerprint() == before
+    assert Ids(["7", "8"]).fingerprint() == before
+    assert Ids(["07", "8"]).fingerprint() != before
 
 
 @pytest.mark.parametrize(
@@ -676,8 +688,9 @@ def test_ids_are_text_or_whole_numbers(values: Any, kind: str) -> None:
         (np.ma.array([7, 8], mask=[False, True]), "lacks an id in 1 of 2 rows"),
         (pd.array([7, None], dtype="Int64"), "lacks an id in 1 of 2 rows"),
         (pd.Series([pd.NaT, pd.NaT]), "lacks an id in 2 of 2 rows"),
-        (np.array([7.0, 8.0]), "Got float instead"),
-        ([7, "x7"], "Got int, str instead"),
+        (np.array([7.5, 8.0]), "Got float instead"),
+        ([2.0**60, 8.0], "Got float instead"),
+        ([7, "7"], "has 1 duplicate id in 2 rows"),
         ([True, False], "Got bool instead"),
         ([b"x7"], "Got bytes instead"),
         (np.array(["2007-07-07"], dtype="datetime64[ns]"), "Got datetime64 instead"),
@@ -723,15 +736,16 @@ CASES: dict[str, tuple[Any, Any, str]] = {
         lambda: party_of("plain", people(0, 99)),
         "Column 'id' has 1 duplicate id",
     ),
-    "another type": (
+    "zeros that the label holder lost": (
         lambda: holder_of("plain", list(range(99))),
-        lambda: party_of("plain", people(0, 99)),
-        "The label holder's ids are whole numbers, the party's are text",
+        lambda: party_of("plain", [f"{i:03}" for i in range(99)]),
+        "The label holder's ids are whole numbers, the party's are whole numbers with "
+        "leading zeros: one table has lost its zeros",
     ),
-    "another type, aligned": (
-        lambda: holder_of("none", people(0, 99)),
+    "zeros that the party lost, aligned": (
+        lambda: holder_of("none", [f"{i:03}" for i in range(99)]),
         lambda: party_of("none", list(range(99))),
-        "The label holder's ids are text, the party's are whole numbers",
+        "The label holder's ids are whole numbers with leading zeros, the party's are",
     ),
     "nothing in common": (
         lambda: holder_of("plain", people(0, 99)),

@@ -340,7 +340,7 @@ def _load(
         )
     own = known or _without_labels(frame, path.stem)
     for _, role in roles.each():
-        own = attempt(partial(with_roles, own, role, raw.cells)) or own
+        own = attempt(partial(with_roles, own, role, raw.written)) or own
     return own, target, unsaid
 
 

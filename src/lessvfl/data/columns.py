@@ -76,18 +76,17 @@ def apply_columns(frame: Frame, inferred: Sequence[Column], owner: str) -> Frame
 
     `owner` says whose rows these are.
     """
-    readings = {column.name: column.reading for column in inferred if column.reading}
-    if not readings:
-        return frame
+    first = {column.name: column for column in inferred if not column.left_out}
     columns, read = list(frame.columns), dict[int, Floats]()
     for index, column in enumerate(frame.columns):
-        reading = readings.get(column.name)
-        if reading is not None and index in frame.text:
+        if (known := first.get(column.name)) is None:
+            continue
+        if index in frame.text and (reading := known.reading or USUAL.get(known.kind)):
             columns[index], read[index] = read_column(
                 column, frame.text[index], reading, owner
             )
-        elif reading is not None:
-            columns[index] = replace(column, reading=reading)
+        elif known.reading is not None:
+            columns[index] = replace(column, reading=known.reading)
     return _with_columns(frame, columns, read)
 
 
@@ -126,6 +125,12 @@ def _with_columns(
     return replace(frame, columns=tuple(columns), numeric=numeric, text=text)
 
 
+# How texts are read where the first rows were no texts.
+USUAL = {
+    "numeric": Reading("number"),
+    "boolean": Reading("truth"),
+    "date": Reading("date", order="year first"),
+}
 DECIMAL_COMMA = Reading("number", decimal=",", thousands=".")
 
 

@@ -58,7 +58,7 @@ def load_file(
         raw = read_table(path)
         frame, y = _labelled(raw, label, path)
         table = from_arrays(frame, y, name=path.stem, task=task)
-        return with_roles(table, roles, raw.cells)
+        return with_roles(table, roles, raw.written)
     label = label or "y"
     arrays = read_npz(path, ["X", label])
     frame = _npz_frame(arrays)
@@ -195,7 +195,7 @@ def read_labels(raw: RawTable, name: str) -> NDArray[Any]:
             f"The label '{name}' must hold classes or numbers. Got {kind} cells."
         )
     cells = raw.cells(name)
-    if not pyarrow.types.is_string(kind):
+    if cells.dtype != object or not pyarrow.types.is_string(kind):
         return cells
     reading = find_reading({cell for cell in cells if cell is not None}, raw.decimal)
     if reading is not None and reading.kind == "date":
@@ -238,10 +238,13 @@ def load_ids(path: Path, id_column: str, what: str = "ids") -> NDArray[Any]:
     return read_table(path, only=id_column).column_of(id_column, path, what)
 
 
-def load_cells(path: Path) -> dict[str, NDArray[Any]]:
-    """Load all columns of a file as they are, such as a file of predictions."""
+def load_cells(path: Path, texts: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Load all columns of a file, `texts` as they are written, others typed."""
     raw = read_table(path)
-    return {name: raw.cells(name) for name in raw.names}
+    return {
+        name: raw.written(name) if name in texts else raw.cells(name)
+        for name in raw.names
+    }
 
 
 def write_columns(
@@ -327,6 +330,8 @@ def load_labels(
     else:
         raw = read_table(path)
         cells = {n: raw.column_of(n, path, words[s], s) for s, n in named.items()}
+        if "sample_weight" in named:
+            cells[roles.sample_weight] = raw.cells(named["sample_weight"])
         columns = [name for name in raw.names if name not in cells]
         y = read_labels(raw, label_column(columns, label, path))
     is_test, names = arrays.get("is_test"), _texts(arrays.get("label_names"))

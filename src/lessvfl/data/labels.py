@@ -210,7 +210,7 @@ def code_labels(
     if len(distinct) < 2:
         raise DataError(
             f"The labels of '{name}' must have two different values or more. "
-            f"Got {str(cells[0])!r} in every row."
+            f"Got {label_name(cells[0])!r} in every row."
         )
     of_truth = isinstance(cells[0], bool)
     if asked is None and numbers is None:

@@ -16,9 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.column import Finding
-from lessvfl.data.frame import Frame
-from lessvfl.data.table import arrow_column, checked_names, frame_of, frame_of_columns
+from lessvfl.data.column import Column, Finding
+from lessvfl.data.frame import Floats, Frame
+from lessvfl.data.table import (
+    ColumnAndCells,
+    arrow_column,
+    checked_names,
+    frame_of,
+    frame_of_columns,
+)
 from lessvfl.errors import DataError
 from lessvfl.settings import near
 from lessvfl.terms import listed
@@ -118,6 +124,8 @@ class RawTable:
     table: Any  # of arrow
     decimal: str = ""
     findings: tuple[Finding, ...] = ()
+    is_written: bool = False  # of texts alone, as a .csv file is
+    texts: Collection[str] = ()  # columns of such a table that are no numbers
 
     @property
     def names(self) -> list[str]:
@@ -126,7 +134,12 @@ class RawTable:
         return [name for name in self.table.column_names if not index.fullmatch(name)]
 
     def cells(self, name: str) -> NDArray[Any]:
-        """Return the cells of a column as they are.
+        """Return the cells of a column, numbers as such."""
+        numbers = self._plain_numbers(name)
+        return self.written(name) if numbers is None else numbers
+
+    def written(self, name: str) -> NDArray[Any]:
+        """Return the cells of a column as they are in the file.
 
         Whole numbers and floats, none missing, as such.
         """
@@ -154,7 +167,7 @@ class RawTable:
                 f"{listed(self.names, 20)}. Got '{name}'{named}."
                 f"{near(name, self.names)}"
             )
-        return self.cells(name)
+        return self.written(name)
 
     @property
     def lone(self) -> str:
@@ -166,9 +179,22 @@ class RawTable:
 
     def frame(self, names: Sequence[str]) -> Frame:
         """Return some of the columns, raw."""
-        columns = map(arrow_column, names, map(self.table.column, names))
-        frame = frame_of_columns(columns, self.table.num_rows)
+        frame = frame_of_columns(map(self._column, names), self.table.num_rows)
         return replace(frame, decimal=self.decimal, findings=self.findings)
+
+    def _column(self, name: str) -> ColumnAndCells:
+        numbers = None if name in self.texts else self._plain_numbers(name)
+        if numbers is None:
+            return arrow_column(name, self.table.column(name))
+        return Column(name), numbers
+
+    def _plain_numbers(self, name: str) -> Floats | None:
+        """Return a column of a file of texts as numbers; None where it has others."""
+        from lessvfl.data.readings import plain_numbers
+
+        if not self.is_written:
+            return None
+        return plain_numbers(self.table.column(name), self.decimal)
 
 
 def read_table(
@@ -281,7 +307,7 @@ class ArrowFile:
 
 
 def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
-    """Read a file of texts: whatever its delimiter, decimal mark and encoding."""
+    """Read a file of texts, all as written: whatever its delimiter and encoding."""
     import pyarrow
     from pyarrow import csv as arrow
 
@@ -290,30 +316,27 @@ def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
     encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf8"
     delimiter = _delimiter(head.decode(encoding, errors="replace"))
 
-    def read(encoding: str, decimal: str) -> Any:
+    def read(encoding: str) -> Any:
+        how = arrow.ReadOptions(encoding=encoding)
+        parse = arrow.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in head)
+        with arrow.open_csv(path, how, parse) as some:
+            names = some.schema.names
+        kinds = dict.fromkeys(names, pyarrow.string())
         return arrow.read_csv(
-            path,
-            arrow.ReadOptions(encoding=encoding),
-            arrow.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in head),
-            arrow.ConvertOptions(
-                strings_can_be_null=False,
-                decimal_point=decimal,
-                column_types=dict.fromkeys(texts, pyarrow.string()),
-            ),
+            path, how, parse, arrow.ConvertOptions(column_types=kinds)
         )
 
     try:
-        table = read(encoding, ".")
-        names, kinds = table.column_names, table.schema.types  # names are decoded here
-        is_utf8 = bool(names) and not any(map(pyarrow.types.is_binary, kinds))
-    except UnicodeDecodeError:
-        is_utf8 = False
-    if not is_utf8:
+        table = read(encoding)
+    except UnicodeDecodeError:  # of a name
         encoding = "cp1252"
-        table = read(encoding, ".")
-    decimal = ""
-    if delimiter != "," and _has_decimal_commas(table):
-        table, decimal = read(encoding, ","), ","
+        table = read(encoding)
+    except pyarrow.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise
+        encoding = "cp1252"
+        table = read(encoding)
+    decimal = "," if delimiter != "," and _has_decimal_commas(table) else ""
     said = []
     if delimiter != ",":
         said.append((f"columns separated by {DELIMITERS[delimiter]}", "read as such"))
@@ -322,7 +345,7 @@ def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
     if encoding != "utf8":
         said.append((f"texts encoded in {encoding}, not UTF-8", "read as such"))
     findings = (Finding(None, what, done, "changed") for what, done in said)
-    return RawTable(table, decimal, tuple(findings))
+    return RawTable(table, decimal, tuple(findings), True, texts)
 
 
 def _delimiter(head: str) -> str:
@@ -338,17 +361,18 @@ def _delimiter(head: str) -> str:
 
 def _has_decimal_commas(table: Any) -> bool:
     """Tell whether some column of texts is numbers with a comma for decimals."""
-    from pyarrow import compute, types
+    from pyarrow import compute
 
-    from lessvfl.data.readings import find_reading
+    from lessvfl.data.readings import find_reading, plain_numbers
 
     for column in table.columns:
-        if types.is_string(column.type):
-            texts = compute.unique(column).drop_null().to_pylist()
-            reading = find_reading(texts, "")
-            if reading is not None and reading.kind == "number":
-                if reading.decimal == ",":
-                    return True
+        if plain_numbers(column, "") is None:
+            reading = find_reading(compute.unique(column).to_pylist(), "")
+            if reading is not None and (reading.kind, reading.decimal) == (
+                "number",
+                ",",
+            ):
+                return True
     return False
 
 

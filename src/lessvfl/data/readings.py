@@ -96,6 +96,47 @@ def read_texts(cells: NDArray[np.object_], reading: Reading) -> Floats | None:
     return np.asarray(values[numbers_of(coded.indices, len(different))])
 
 
+def plain_numbers(column: pyarrow.ChunkedArray, decimal: str) -> Floats | None:
+    """Return texts of a file as numbers, NaN where missing; None where some are none.
+
+    Numbers are plain: without units or thousands marks, which `find_reading` is for.
+    Codes such as ``007`` are none.
+    """
+    first = _cast(column.slice(0, FIRST_LOOK), decimal)
+    return None if first is None else _cast(column, decimal)
+
+
+def _cast(column: pyarrow.ChunkedArray, decimal: str) -> Floats | None:
+    texts = compute.utf8_trim_whitespace(column)
+    texts = compute.if_else(_is_present(texts), texts, None)
+    if decimal == ",":
+        if compute.any(compute.match_substring(texts, ".")).as_py():
+            return None
+        texts = compute.replace_substring(texts, ",", ".")
+    try:
+        numbers = numbers_of(texts.cast(pyarrow.float64()))
+    except pyarrow.ArrowInvalid:
+        return None
+    return None if _are_codes(texts) else numbers
+
+
+def _are_codes(numbers: pyarrow.Array) -> bool:
+    """Tell codes from numbers: 007, 1e5 among whole numbers, or too long for a double.
+
+    Sixteen digits and more are a number where the double nearest to it is the same.
+    """
+    if compute.any(compute.match_substring_regex(numbers, r"^[-+]?0\d")).as_py():
+        return True
+    has_point = compute.any(compute.match_substring(numbers, ".")).as_py()
+    if not has_point:
+        powers = compute.match_substring_regex(numbers, r"^\d+[eE]\d+$")
+        if compute.any(powers).as_py():
+            return True
+    is_long = compute.match_substring_regex(numbers, r"^[-+]?\d{16,}$")
+    long = numbers.filter(is_long).to_pylist()
+    return any(int(text) != int(float(text)) for text in long)
+
+
 def is_mark(text: str) -> bool:
     """Tell whether a text among numbers stands for a missing cell."""
     return text.strip().casefold() in MISSING
@@ -176,8 +217,7 @@ def _is_amount(texts: pyarrow.StringArray, reading: Reading) -> bool:
         for side in ("before", "after")
         for unit in compute.unique(parts.field(side)).to_pylist()
     }
-    codes = compute.match_substring_regex(parts.field("body"), r"^0\d")
-    return len(units - {""}) <= 1 and not compute.any(codes).as_py()
+    return len(units - {""}) <= 1 and not _are_codes(parts.field("body"))
 
 
 def _days(texts: pyarrow.StringArray, order: str) -> Floats | None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import Dataset, is_missing
-from lessvfl.data.row_cells import check_times, check_units, check_weights
+from lessvfl.data.row_cells import canonical, check_times, check_units, check_weights
 from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.settings import near
 from lessvfl.terms import listed, plural
@@ -28,14 +28,14 @@ class HeldOutIds:
     def of(cls, column: str, cells: NDArray[Any], source: str) -> HeldOutIds:
         """Take ids as they were read from a file."""
         present = [cell for cell in cells.tolist() if not is_missing(cell)]
-        ids = frozenset(map(_id_text, present)) - {""}
+        ids = frozenset(map(canonical, present)) - {""}
         if not ids:
             raise DataError(f"The file of test ids '{source}' must hold ids. Got none.")
         return cls(column, ids, source)
 
     def mark(self, cells: NDArray[Any], owner: str) -> NDArray[np.bool_]:
         """Tell which rows are for testing by the ids of all rows."""
-        found = [_id_text(cell) for cell in cells.tolist()]
+        found = [canonical(cell) for cell in cells.tolist()]
         is_test = np.array([one in self.ids for one in found], dtype=np.bool_)
         known = len(self.ids.intersection(found))
         ids = f"The {plural(len(self.ids), 'test id')} of '{self.source}'"
@@ -50,13 +50,6 @@ class HeldOutIds:
                 f"'{self.source}' are in no row of {owner}."
             )
         return is_test
-
-
-def _id_text(cell: Any) -> str:
-    """Return an id as a text; a whole number is the same however it is written."""
-    if isinstance(cell, float) and cell.is_integer():
-        cell = int(cell)
-    return str(cell)
 
 
 # What the column that a setting names says of rows.

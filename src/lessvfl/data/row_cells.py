@@ -15,6 +15,17 @@ from lessvfl.errors import DataError
 from lessvfl.terms import plural
 
 
+def canonical(value: object) -> str:
+    """Return the text of an id, as it is written.
+
+    >>> [canonical(value) for value in ("007", 7, 7.0, " Ada")]
+    ['007', '7', '7', ' Ada']
+    """
+    if isinstance(value, float | np.floating) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
 def one_cell_per_row(cells: Any, n_rows: int, allowed: str) -> NDArray[Any]:
     """Return a cell for each row, or refuse other ones by the sentence `allowed`."""
     array = np.asarray(cells)

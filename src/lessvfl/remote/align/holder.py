@@ -11,7 +11,7 @@ import numpy as np
 from lessvfl.errors import AlignmentError
 from lessvfl.remote.align import keys, messages, psi
 from lessvfl.remote.align.entries import COUNT, Entries, Positions
-from lessvfl.remote.align.ids import DIGEST_BYTES, TYPES
+from lessvfl.remote.align.ids import DIGEST_BYTES, KINDS
 from lessvfl.remote.align.messages import AlignReader
 from lessvfl.terms import PartyId
 
@@ -58,7 +58,7 @@ class Aligner(messages.Side):
     def hello(self) -> bytes:
         """Return the message to every party, the same for all."""
         if self._hello is None:
-            id_type = "absent" if self.ids is None else self.ids.type
+            kind = "absent" if self.ids is None else self.ids.kind
             if self.mode == "psi":
                 assert self.ids is not None
                 items = messages.padded_items(self._padding_key, self.ids)
@@ -69,7 +69,7 @@ class Aligner(messages.Side):
                 part: bytes | memoryview = points.block
             else:
                 part = self._key
-            head = bytes([TYPES.index(id_type)])
+            head = bytes([KINDS.index(kind)])
             self._hello = self._seal(messages.HELLO, head, part)
         return self._hello
 

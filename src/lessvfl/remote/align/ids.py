@@ -19,26 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import is_missing
+from lessvfl.data.row_cells import canonical
 from lessvfl.errors import AlignmentError
 from lessvfl.terms import plural
 
 MAX_IDS = 30_000_000  # of one table; a message of two points each stays under 2 GiB
-TYPES = ("absent", "text", "whole numbers")
+LEADING_ZEROS = "whole numbers with leading zeros"
+KINDS = ("absent", "texts", "whole numbers", LEADING_ZEROS)  # of all ids of a side
+ZEROS_LOST = {"whole numbers", LEADING_ZEROS}  # two sides of which none would match
 AT_ONCE = 1 << 12  # ids that are written out, or entries that are found, together
 DIGEST_BYTES = 16  # half of SHA-256: no two of MAX_IDS ids will collide
 
 WHOLE = re.compile(r"(-?)0*([0-9]+)(?:\.0*)?")  # a whole number, however it is written
-
-
-def canonical(value: object) -> str:
-    """Return the text of an id, as it is written.
-
-    >>> [canonical(value) for value in ("007", 7, 7.0, " Ada")]
-    ['007', '7', '7', ' Ada']
-    """
-    if isinstance(value, float | np.floating) and value.is_integer():
-        return str(int(value))
-    return str(value)
+PLAIN = re.compile(r"-?[1-9][0-9]*|0")  # as a computer writes it
+LONGEST = 2**53  # of a float that is an id: above it others are rounded to it
 
 
 def account_name(value: object) -> str:
@@ -60,8 +54,8 @@ def account_name(value: object) -> str:
 class Ids:
     """A column of ids, each in one row only.
 
-    Text stays as it is: nothing is trimmed, folded or normalised. Whole numbers are
-    written in decimal. 1 and "1" are different ids.
+    An id is a text as it is written: nothing is trimmed, folded or normalised. A whole
+    number is its decimal digits, so 7 and "7" are one id, and "007" is another.
     """
 
     def __init__(
@@ -85,12 +79,13 @@ class Ids:
                 f"Column '{column}' must hold 1 to {MAX_IDS} ids. Got {n_rows} instead."
             )
         self.column = column
-        self.type = "whole numbers"
+        self.kind = "whole numbers"
         if isinstance(self._cells, np.ndarray):
             in_order = bool((self._cells[1:] > self._cells[:-1]).all())
             n_different = n_rows if in_order else len(np.unique(self._cells))
         else:
-            self.type = _checked(self._cells, column)
+            self._cells = _checked(self._cells, column)
+            self.kind = _kind_of(self._cells)
             n_different = len(set(self._cells))
         if n_different < n_rows:
             raise AlignmentError(
@@ -100,7 +95,11 @@ class Ids:
 
     @property
     def items(self) -> list[str]:
-        """Return the id of every row, with its type."""
+        """Return the id of every row, after w for a plain whole number, t for others.
+
+        The letter is of the time when the type of a cell was part of its id: folders of
+        that time are known by these texts.
+        """
         return [*itertools.chain.from_iterable(self.parts())]
 
     def parts(self) -> Iterator[list[str]]:
@@ -111,11 +110,12 @@ class Ids:
             yield [*map(self._item, cells)]
 
     def item(self, row: int) -> str:
-        """Return the id of a row, with its type."""
+        """Return the id of a row, after its letter."""
         return self._item(self._cells[row])
 
     def _item(self, cell: object) -> str:
-        return f"{self.type[0]}:{canonical(cell)}"
+        text = str(cell)
+        return f"{'w' if PLAIN.fullmatch(text) else 't'}:{text}"
 
     def take(self, rows: NDArray[np.int64]) -> Ids:
         """Return the ids of some rows."""
@@ -137,7 +137,7 @@ class Ids:
 
     def __repr__(self) -> str:
         """Tell everything but the ids."""
-        return f"Ids(column={self.column!r}, type={self.type!r}, rows={len(self)})"
+        return f"Ids(column={self.column!r}, kind={self.kind!r}, rows={len(self)})"
 
     def fingerprint(self) -> str:
         """Return a digest of these ids in this order, which must not be sent."""
@@ -156,32 +156,38 @@ class Ids:
         return whole.digest()[:DIGEST_BYTES]
 
 
-def _checked(cells: Sequence[Any], column: str) -> str:
-    """Return the type of ids, or refuse cells that are none."""
+def _checked(cells: Sequence[Any], column: str) -> list[str]:
+    """Return ids as texts, or refuse cells that are none; no sentence shows a cell."""
     missing = sum(is_missing(cell) or cell == "" for cell in cells)
     if missing:
         raise AlignmentError(
             f"Column '{column}' lacks an id in {missing} of "
             f"{plural(len(cells), 'row')}; every row needs one."
         )
-    kind = _type_of(cells, column)
+    odd = sorted({type(cell).__name__ for cell in cells if not _is_id(cell)})
+    if odd:
+        raise AlignmentError(
+            f"Column '{column}' must hold ids: texts or whole numbers. "
+            f"Got {', '.join(odd)} instead."
+        )
+    texts = list(map(canonical, cells))
     try:
-        "".join(map(str, cells)).encode()
+        "".join(texts).encode()
     except UnicodeEncodeError:  # its own sentence shows the ids
         raise AlignmentError(
             f"Column '{column}' holds text that is not valid Unicode."
         ) from None
-    return kind
+    return texts
 
 
-def _type_of(cells: Sequence[Any], column: str) -> str:
-    kinds = set(map(type, cells))
-    if all(issubclass(kind, str) for kind in kinds):
-        return "text"
-    if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
+def _is_id(cell: object) -> bool:
+    if isinstance(cell, float | np.floating):
+        return cell.is_integer() and abs(float(cell)) <= LONGEST
+    return isinstance(cell, str | int | np.integer) and not isinstance(cell, bool)
+
+
+def _kind_of(texts: Sequence[str]) -> str:
+    """Say what ids look like, for a side whose own look otherwise."""
+    if all(map(PLAIN.fullmatch, texts)):
         return "whole numbers"
-    names = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise AlignmentError(
-        f"Column '{column}' must hold ids of one type, text or whole numbers. "
-        f"Got {names} instead."
-    )
+    return LEADING_ZEROS if all(map(str.isdecimal, texts)) else "texts"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lessvfl.errors import AlignmentError, PolicyError
 from lessvfl.remote.align import keys, messages, psi
 from lessvfl.remote.align.entries import COUNT, Entries
-from lessvfl.remote.align.ids import DIGEST_BYTES, TYPES
+from lessvfl.remote.align.ids import DIGEST_BYTES, KINDS, ZEROS_LOST
 from lessvfl.remote.align.messages import AlignReader
 
 
@@ -67,15 +67,16 @@ class PartyAligner(messages.Side):
     # ------------------------------------------------------------------------ the offer
 
     def _offer(self, reader: AlignReader) -> list[bytes | memoryview]:
-        id_type = reader.take(1)[0]
-        if id_type >= len(TYPES) or (id_type == 0 and self.mode != "none"):
-            raise reader.error("names no type of ids")
-        theirs = TYPES[id_type]
-        if self.ids is not None and theirs not in ("absent", self.ids.type):
+        number = reader.take(1)[0]
+        if number >= len(KINDS) or (number == 0 and self.mode != "none"):
+            raise reader.error("names no kind of ids")
+        theirs = KINDS[number]
+        if self.ids is not None and {theirs, self.ids.kind} == ZEROS_LOST:
             raise AlignmentError(
                 f"The label holder's ids are {theirs}, the party's are "
-                f"{self.ids.type}; both must be of one type.",
-                public="The ids of all sides must be of one type.",
+                f"{self.ids.kind}: one table has lost its zeros, as in a spreadsheet; "
+                "write its ids out again as texts.",
+                public="The ids of all sides must have their leading zeros, or none.",
             )
         if self.mode == "psi":
             return self._offer_points(reader)

@@ -301,14 +301,9 @@ class Predictor:
     def places(self, ids: Sequence[Any]) -> tuple[Positions, list[int]]:
         """Return the places of ids, and which of them are not common to all.
 
-        Ids of another type are refused, and repeated ones.
+        Repeated ones are refused.
         """
-        own = self._session.ids
-        asked = Ids(np.array(ids, dtype=object), own.column)
-        if asked.type != own.type:
-            raise DataError(
-                f"Ids must be {own.type}, as the server's are. Got {asked.type}."
-            )
+        asked = Ids(np.array(ids, dtype=object), self._session.ids.column)
         places = [self._session.places.get(item, -1) for item in asked.items]
         missing = [i for i, place in enumerate(places) if place < 0]
         return np.array([p for p in places if p >= 0], dtype=np.int64), missing

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from lessvfl.core.hidden_paths import Inference
 from lessvfl.data import load_cells, load_ids, load_rows
+from lessvfl.data.frame import is_missing
+from lessvfl.data.row_cells import canonical
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.run.decide import marks
 from lessvfl.run.decide.marks import RowMarks
@@ -125,7 +127,7 @@ def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
             f"The predictions '{predictions}' must exist, as 'lessvfl predict server' "
             "writes them. Got no such file."
         )
-    columns = load_cells(predictions)
+    columns = load_cells(predictions, texts=("model",))
     chosen = _seed_of(folder, how.seed, columns, predictions)
     model = load(folder, chosen, trust_code=how.trust_code, as_trained=True)
     id_column = next(iter(columns))
@@ -156,7 +158,7 @@ def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
         "predictions": predictions.name,
         "without_prediction": len(ids) - len(both),
         "without_label": predicted - len(both),
-        "partial": sum(one is True for one in some["partial"].tolist()),
+        "partial": sum(str(one).lower() == "true" for one in some["partial"].tolist()),
     }
     counts = {"imputed": None, "unseen": None, "joined": joined}
     known_by = functools.partial(marks.of_ids, list(named))
@@ -165,7 +167,7 @@ def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
 
 
 def _is_there(cell: Any) -> bool:
-    return cell is not None and cell != ""
+    return not is_missing(cell) and cell != ""
 
 
 def _join_notes(joined: dict[str, Any]) -> list[str]:
@@ -224,7 +226,7 @@ def _one_of(seeds: tuple[int, ...]) -> int | None:
 
 def _unique(ids: NDArray[Any], column: str, path: Path) -> dict[str, int]:
     """Return the place of every id, or refuse one that stands there twice."""
-    texts = [str(one) for one in ids.tolist()]
+    texts = list(map(canonical, ids.tolist()))
     (most, n), *_ = Counter(texts).most_common(1)
     if n > 1:
         raise DataError(
