@@ -739,7 +739,6 @@ def test_ids_of_no_use_are_refused(folder):
     with a_session(folder) as (predictor, _):
         for ids, error, sentence in (
             (["person-1", "person-1"], AlignmentError, "duplicate"),
-            ([1, 2], DataError, "Ids must be text"),
             (["person-1", ""], AlignmentError, "lacks an id"),
         ):
             with pytest.raises(error, match=sentence):
@@ -869,7 +868,6 @@ def test_requests_that_come_together_are_asked_together(folder):
 BAD_BODIES: list[tuple[Any, int, str]] = [
     ({"ids": ["nobody"]}, 404, "must be of aligned rows. Got a request with"),
     ({"ids": ["person-1", "person-1"]}, 422, "duplicate"),
-    ({"ids": [1]}, 422, "Ids must be text"),
     ({"ids": []}, 413, "1 to 10000 ids. Got 0"),
     ({"ids": ["x"] * 10_001}, 413, "Got 10001"),
     ({"rows": [1]}, 422, 'must be JSON: {"ids": [...]}'),
@@ -1170,10 +1168,9 @@ def test_every_request_is_in_the_journal_of_the_service(folder):
 
 
 def test_ids_of_no_use_are_refused_at_first_sight(folder):
-    """Mixed ids were compared one by one with every type, for seconds."""
     bodies = {
         json.dumps({"ids": [1, "a"] * 150_000}): "1 to 10000 ids. Got 300000.",
-        json.dumps({"ids": [1, "a" * 150] * 5_000}): "Got other values.",
+        json.dumps({"ids": [1, "a" * 150] * 5_000}): "9,998 duplicate ids",
         json.dumps({"ids": [True] * 10_000}): "Got other values.",
         '{"ids": ' + "[" * 100_000 + "]" * 100_000 + "}": "a text that is no JSON",
         '{"ids": [' + "1" * 1_000_000 + "]}": "a text that is no JSON",

@@ -100,7 +100,7 @@ class Pending:
     That thread turns ids into places: an alignment may come in between.
     """
 
-    ids: Sequence[int] | Sequence[str] | None  # none: align again
+    ids: Sequence[int | str] | None  # none: align again
     tells: bool = False  # whether the answer may name ids that are not aligned
     places: Positions = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     done: Future[Any] = field(default_factory=Future)
@@ -133,9 +133,7 @@ class Worker:
         """Tell whether its thread runs, without which nothing is answered."""
         return self._thread.is_alive()
 
-    def ask(
-        self, ids: Sequence[int] | Sequence[str] | None, tells: bool = False
-    ) -> Any:
+    def ask(self, ids: Sequence[int | str] | None, tells: bool = False) -> Any:
         """Queue a request and wait for its answer."""
         job = Pending(ids, tells)
         self._jobs.put(job)
@@ -347,7 +345,7 @@ async def _wait_for(work: Callable[..., dict[str, Any]], *args: Any) -> Response
         raise HTTPException(next(kinds, 500), str(error)) from error
 
 
-def _ids(body: bytes | None) -> list[int] | list[str]:
+def _ids(body: bytes | None) -> list[int | str]:
     """Return the ids of a request, or refuse its body."""
     try:
         wanted = {} if body == b"" else json.loads(body or b"")
@@ -361,17 +359,17 @@ def _ids(body: bytes | None) -> list[int] | list[str]:
     if not 1 <= len(ids) <= MOST_ROWS:
         must = f"A request must name 1 to {MOST_ROWS} ids."
         raise HTTPException(413, f"{must} Got {len(ids)}.")
-    if set(map(type, ids)) not in ({int}, {str}):
+    if not set(map(type, ids)) <= {int, str}:
         raise _unreadable("other values")
     return ids
 
 
 def _unreadable(got: str) -> HTTPException:
-    must = 'The request must be JSON: {"ids": [...]}, all texts or all whole numbers.'
+    must = 'The request must be JSON: {"ids": [...]}, texts or whole numbers.'
     return HTTPException(422, f"{must} Got {got}.")
 
 
-def _predict(worker: Worker, ids: list[int] | list[str], tells: bool) -> dict[str, Any]:
+def _predict(worker: Worker, ids: list[int | str], tells: bool) -> dict[str, Any]:
     """Predict for rows that are aligned."""
     answers: Answers = worker.ask(ids, tells)
     worker.counts["rows"] += len(ids)
