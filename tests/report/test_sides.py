@@ -457,6 +457,15 @@ def test_the_whole_bill_has_every_part_and_its_share_of_payload(whole):
     assert "Whole bill" in report.page(record)
 
 
+def test_a_resumed_run_that_trained_no_more_has_a_whole_bill(whole):
+    record = server_record(whole)
+    for run in record.runs:
+        frames = {"train": {"up": 1500, "down": 500}}
+        run["communication"] |= {"by_stage": {}, "frames": frames, "socket": frames}
+    assert bill.words(record) == "At the socket, both ways: 2.0 kB (training 2.0 kB)"
+    assert "Whole bill" in report.page(record)
+
+
 def test_a_server_knows_of_each_party_what_it_reveals(whole):
     reveals = {"bank": "features", "insurer": "counts"}
     record = server_record(whole, reveals)

@@ -74,4 +74,6 @@ def words(record: RunRecord) -> str:
     each = ", ".join(f"{p} {terms.bytes_text(own[-1])}" for p, own in found.items())
     said = f"At the socket, both ways: {total} ({each})"
     payload, _, socket = found.get("training", (0, 0, 0))
-    return said + f"; training {socket / payload:.2f} x its payload" * bool(payload)
+    if payload:
+        said += f"; training {socket / payload:.2f} x its payload"
+    return said
