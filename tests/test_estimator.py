@@ -514,6 +514,19 @@ def records(n_rows=60):
     return table, (table["number"] > 0).astype(int)
 
 
+def test_ids_and_a_count_of_the_rows_are_left_out_with_a_warning():
+    """A table sorted by its labels is told by the places of its rows."""
+    table, _ = records()
+    given = table[["number", "word"]].assign(ID=np.arange(60) + 900, n=np.arange(60))
+    said = (
+        r"left out: 'ID' \(ids: another number in every row\), 'n' \(a count of the "
+        r"rows: one more in each\)"
+    )
+    with pytest.warns(LessVFLWarning, match=said):
+        model = LessVFLClassifier(**FAST).fit(given, np.repeat([0, 1], 30))
+    assert not model.support_[2:].any()
+
+
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_kept_columns_of_a_frame_come_back_as_they_were(library):
     table, y = records()
@@ -614,7 +627,7 @@ def test_numbers_of_a_frame_come_back_as_numbers():
     found = model.fit(X, y).transform(X)
     assert found.dtype == np.float64
     assert np.isnan(found[2, 2])
-    whole = pd.DataFrame({"a": np.arange(60) + 2**60, "b": np.arange(60)})
+    whole = pd.DataFrame({"a": np.arange(60) + 2**60, "b": np.arange(60)[::-1]})
     found = model.fit(whole, y).transform(whole)
     assert (found == whole.to_numpy()).all()
 

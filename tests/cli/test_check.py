@@ -473,7 +473,7 @@ def test_values_that_stand_for_a_missing_cell(run_cli, tmp_path, monkeypatch):
 )
 def test_bad_values_for_a_missing_cell(given, sentence, run_cli, tmp_path):
     path = tmp_path / "table.csv"
-    cells = {"income": np.arange(60.0), "label": np.arange(60) % 2}
+    cells = {"income": np.arange(60.0)[::-1], "label": np.arange(60) % 2}
     pd.DataFrame(cells).to_csv(path, index=False)
     for command in ("check", "run"):
         said = run_cli(command, path, "--parties", "1", "--missing-values", given)

@@ -163,7 +163,7 @@ def test_every_kind_of_column_is_told():
             "nested": [[1, 2]] * N,
             "mixed": ["a", 1] * (N // 2),
         }
-        | {"n": [float(i) for i in range(N)], "valid": np.arange(N)}
+        | {"n": [float(i + 7) for i in range(N)], "valid": np.arange(N)[::-1]}
     )
     assert said == {
         "amount": ("numbers in text, '.' for thousands, ',' for decimals", "changed"),
@@ -189,6 +189,36 @@ def test_every_kind_of_column_is_told():
     assert inferred.of_kind("date") == {
         inferred.names.index(name) for name in ("day", "when")
     }
+
+
+SHUFFLED = np.random.default_rng(0).permutation(N)
+
+
+@pytest.mark.parametrize(
+    "name",
+    "ID|Id|id|CUST_ID|customerId|Index|Customer ID|Order No.|Unnamed: 0|".split("|"),
+)
+def test_whole_numbers_that_all_differ_under_a_name_of_ids_are_left_out(name):
+    said, _ = found({name: SHUFFLED, "age": np.arange(N) % 7})
+    assert said == {name: ("ids: another number in every row", "left out")}
+
+
+@pytest.mark.parametrize("name", ["grid", "paid", "GRID", "Paid", "turkey", "void"])
+def test_a_name_that_only_ends_as_that_of_ids_does_is_a_feature(name):
+    assert found({name: SHUFFLED})[0] == {}
+    assert found({"ID": SHUFFLED // 2})[0] == {}  # not all differ
+    assert found({"ID": SHUFFLED + 0.5})[0] == {}  # not whole
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_column_that_counts_the_rows_is_left_out_under_any_name(first):
+    counter = np.arange(N) + first
+    what = ("a count of the rows: one more in each", "left out")
+    table = {"n": counter, "texts": counter.astype(str), "shuffled": SHUFFLED}
+    assert found(table)[0] == {"n": what, "texts": what}
+    assert found({"n": counter[:49]})[0] == {}  # few rows are so by chance
+    assert found({"year": counter + 1950})[0] == {}
+    assert found({"n": np.where(counter == 30, np.nan, counter)})[0] == {}
 
 
 def test_what_is_declared_a_category_stays_one():

@@ -308,3 +308,12 @@ def test_groups_are_a_column_or_an_array_of_their_own(tmp_path):
     assert found.units is not None
     assert found.units.tolist() == who.tolist()
     assert found.X.names == ("a",)
+
+
+def test_the_index_that_pandas_writes_into_a_csv_file_is_left_out(tmp_path):
+    path = tmp_path / "t.csv"
+    table = pd.DataFrame({"a": np.arange(90) % 7, "y": np.arange(90) % 2})
+    table[table["a"] > 1].to_csv(path)
+    data = load(path)
+    assert data.X.names == ("", "a")
+    assert data.X.unused == {""}

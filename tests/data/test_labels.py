@@ -76,7 +76,7 @@ def test_enormous_weights_do_not_overflow():
 
 def test_balanced_counts_training_rows_alone():
     y = np.array([0] * 30 + [1] * 10 + [1] * 40)
-    dataset = data.from_arrays(np.arange(80.0)[:, None], y)
+    dataset = data.from_arrays(np.arange(80.0)[::-1, None], y)
     config = DataConfig(split="first", test_share=0.5)
     labels = LabelConfig(class_weight="balanced")
     found = data.prepare(dataset, config, parties=1, labels=labels).weight
@@ -227,7 +227,9 @@ def test_a_weight_column_leaves_features(tmp_path):
 
 
 def regression(y, **settings):
-    dataset = data.from_arrays(np.arange(len(y) * 1.0)[:, None], y, task="regression")
+    dataset = data.from_arrays(
+        np.arange(len(y), 0.0, -1)[:, None], y, task="regression"
+    )
     config = DataConfig(test_share=0.0)
     return data.prepare(dataset, config, parties=1, labels=LabelConfig(**settings))
 

@@ -32,7 +32,7 @@ def test_shapes_names_and_labels():
 
 
 def test_rows_of_all_parties_and_labels_stay_together():
-    X = np.repeat(np.arange(50.0)[:, None], 4, axis=1)
+    X = np.repeat(np.arange(2.0, 52.0)[:, None], 4, axis=1)
     problem = prepare(from_arrays(X, np.arange(50) % 2), DataConfig(scale="none"))
     first = problem.parties[0].X_train[:, 0]
     for party in problem.parties:
@@ -340,11 +340,11 @@ def test_a_party_with_the_raw_columns_gets_the_prepared_rows(
 
 def test_raw_columns_are_the_source_rows_in_the_order_of_the_labels():
     X, _ = mixed()
-    X[:, 0] = np.arange(60.0)  # the number of the row
+    X[:, 0] = np.arange(60.0) + 2  # the number of the row, and no count from 0 or 1
     source = from_arrays(X, np.arange(60) % 2)
     problem = prepare(source, DataConfig(), parties=2, spurious=0.5, seed=1)
     first, second = (data.raw_frame(problem, table) for table in problem.parties)
-    rows = first.numeric[:, 0].astype(int)
+    rows = first.numeric[:, 0].astype(int) - 2
     assert sorted(rows) == list(range(60))
     assert (rows % 2).tolist() == [*problem.y_train, *problem.y_test]
     assert first.names == ("x0", "x1", "x2", "spurious_party0_0")

@@ -74,7 +74,7 @@ def test_no_run_recommends_nothing():
 
 def test_a_server_knows_by_its_rows_what_parties_would_find():
     y = np.repeat([0, 1], [4750, 250])
-    dataset = data.from_arrays(np.zeros((5000, 1)) + np.arange(5000)[:, None], y)
+    dataset = data.from_arrays(np.zeros((5000, 1)) + np.arange(5000)[::-1, None], y)
     problem = data.prepare(dataset, data.DataConfig(), parties=1)
     about = {"data": {"name": "bank"}, "device": "cpu"}
     found = numbers.header(about, problem, n_parties=2)["data"]["power"]

@@ -215,7 +215,7 @@ def test_weights_count_in_the_shares():
     """With weights that even classes out, the larger probability decides again."""
     y = np.arange(1000) < 50
     rows = np.where(y, 19.0, 1.0)
-    dataset = data.from_arrays(np.arange(1000.0)[:, None], y, sample_weight=rows)
+    dataset = data.from_arrays(np.arange(1000.0)[::-1, None], y, sample_weight=rows)
     config = data.DataConfig(test_share=0.0)
     found = data.prepare(dataset, config, parties=1, labels=BALANCED).threshold
     assert found == pytest.approx((0.5, 0.5))
@@ -223,7 +223,7 @@ def test_weights_count_in_the_shares():
 
 def test_a_class_without_training_rows_gets_none_by_its_threshold():
     y = np.array([0] * 90 + [1] * 5 + [2] * 5)
-    dataset = data.from_arrays(np.arange(100.0)[:, None], y)
+    dataset = data.from_arrays(np.arange(100.0)[::-1, None], y)
     config = data.DataConfig(split="first", test_share=0.05)
     found = data.prepare(dataset, config, parties=1, labels=BALANCED).threshold
     assert found == pytest.approx((90 / 95, 5 / 95, 1.0))
@@ -244,7 +244,7 @@ def test_a_class_without_training_rows_gets_none_by_its_threshold():
 )
 def test_the_score_that_leads_is_of_uneven_classes_another(counts, score):
     y = np.repeat(np.arange(len(counts)), counts)
-    dataset = data.from_arrays(np.arange(100.0)[:, None], y)
+    dataset = data.from_arrays(np.arange(100.0)[::-1, None], y)
     problem = data.prepare(dataset, data.DataConfig(), parties=1)
     assert problem.score == score
     assert problem.positive == int(counts[1] <= counts[0])

@@ -28,12 +28,14 @@ from lessvfl.terms import listed
 MANY_TEXTS = 64  # more different texts than this may be free text
 LONG_TEXT = 40  # characters of a text on average
 ID_NAME = re.compile(
-    r"(^|[_\W])(id|ids|uid|uuid|guid|key|index|row|nr|no|number)$|[a-z]I[Dd]$"
-    r"|^(id|index|row|unnamed)([_\W]|$)",
+    r"(?i:(^|[_\W])(id|ids|uid|uuid|guid|key|index|row|nr|no|number)\W*$)|[a-z]I[Dd]$"
+    r"|(?i:^(id|index|row|unnamed)([_\W]|$))|^$",  # the last two: what pandas writes
 )
+ENOUGH_ROWS = 50  # fewer rows are counted by chance, or by an example
 
 EMPTY = "no value in any row"
 IDS = "ids: another number in every row"
+COUNT = "a count of the rows: one more in each"
 DATE_PARTS = "day, month, weekday and days since the first"
 
 
@@ -58,7 +60,7 @@ def infer_columns(frame: Frame) -> tuple[Frame, tuple[Finding, ...]]:
             if reading is not None:
                 column, cells = read_column(column, cells, reading)
                 read[index] = cells
-                finding = _left_out(IDS) if _is_ids(column.name, cells) else finding
+                finding = _judge_ids(column.name, cells) or finding
         elif column.kind != "categorical":
             finding = _judge_numbers(column.name, cells)
         if column.kind == "numeric" and column.reading is None and frame.decimal == ",":
@@ -186,16 +188,19 @@ def _judge_numbers(name: str, cells: Floats) -> Finding | None:
     """Say what is wrong with numbers: missing altogether, or ids."""
     if len(cells) and np.isnan(cells[0]) and np.isnan(cells).all():
         return _left_out(EMPTY)
-    return _left_out(IDS) if _is_ids(name, cells) else None
+    return _judge_ids(name, cells)
 
 
-def _is_ids(name: str, cells: Floats) -> bool:
-    """Tell whether a column is named like ids, and its whole numbers all differ."""
-    if not ID_NAME.search(name):
-        return False
-    present = cells[~np.isnan(cells)]
-    is_whole = bool((np.floor(present) == present).all())
-    return is_whole and 2 < len(present) == len(np.unique(present))
+def _judge_ids(name: str, cells: Floats) -> Finding | None:
+    """Say of numbers that they are ids, by name, or count the rows, by any name."""
+    if ID_NAME.search(name):
+        present = cells[~np.isnan(cells)]
+        is_whole = bool((np.floor(present) == present).all())
+        if is_whole and 2 < len(present) == len(np.unique(present)):
+            return _left_out(IDS)
+    if len(cells) < ENOUGH_ROWS or cells[0] not in (0, 1):
+        return None
+    return _left_out(COUNT) if (np.diff(cells) == 1).all() else None
 
 
 # ------------------------------------------------------------------------- what is said
