@@ -219,6 +219,7 @@ def test_a_column_that_counts_the_rows_is_left_out_under_any_name(first):
     assert found({"n": counter[:49]})[0] == {}  # few rows are so by chance
     assert found({"year": counter + 1950})[0] == {}
     assert found({"n": np.where(counter == 30, np.nan, counter)})[0] == {}
+    assert found({"n": np.where(counter >= 30, np.inf, counter)})[0] == {}
 
 
 def test_what_is_declared_a_category_stays_one():

@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import datetime
 import functools
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import yaml
 from tests.remote.test_remote import ANYTHING, Death, Mortal, Side, lives
 
+from lessvfl.data import write_table
 from lessvfl.errors import ConfigError, DataError, PolicyError
 from lessvfl.remote.config import HolderColumns, PartyConfig, ServerConfig, read
 from lessvfl.remote.localhost import free_port
@@ -363,6 +365,45 @@ def test_check_says_what_becomes_of_the_servers_own_columns(tables, tmp_path, ru
     told = run_cli("check", "--config", tmp_path / "server.yaml")
     assert told.code == 2
     assert "Stops a run: The columns of party 'label-holder'" in told.out
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["with the labels", "in another file", "on disk", "in the order of the labels"],
+)
+def test_a_column_of_the_server_that_tells_its_labels_is_named(
+    where, tables, tmp_path, run_cli, caplog
+):
+    """By check, and in the log of a run."""
+    with open(tables / "bank.csv") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        row["later"] = str(float(row["age"]) + 9 * (row["risk"] == "high"))
+    more: dict[str, Any] = {"data": str(tmp_path / "labels.csv")}
+    own: dict[str, Any] = {"columns": ["later", "noise"]}
+    if where in ("in another file", "on disk"):
+        own |= {"data": str(tmp_path / "own.parquet")}
+        own |= {"storage": "disk"} if where == "on disk" else {}
+        found = {name: [row[name] for row in rows[:10:-1]] for name in ("who", "later")}
+        found["later"] = [float(cell) for cell in found["later"]]
+        found["noise"] = [0.5] * len(found["who"])
+        write_table(tmp_path / "own.parquet", found)
+    if where == "in the order of the labels":
+        more |= {"id": None, "align": "none"}
+    with open(tmp_path / "labels.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    more |= {"columns": own, "wait": 0.3, "listen": "127.0.0.1:0"}
+    server_config(tables, tmp_path, **more)
+    line = "Column 'later' of label-holder: tells the label on its own (AUC "
+    config = tmp_path / "server.yaml"
+    assert line in run_cli("check", "--config", config).out
+    with caplog.at_level(logging.INFO):
+        told = run_cli("server", "--config", config, "--insecure")
+    assert "Party 'clinic' is missing" in told.err
+    assert line in caplog.text
+    assert caplog.text.count("tells the label") == 1
 
 
 def predictions(config: ServerConfig, *parties: PredictingParty, own=None):

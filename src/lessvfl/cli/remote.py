@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,7 @@ from lessvfl.cli.options import Track, tracked
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 if TYPE_CHECKING:
+    from lessvfl.data import Finding
     from lessvfl.remote.config import Common, ServerConfig
     from lessvfl.remote.party import PartyProcess
     from lessvfl.run.record import RunRecord
@@ -129,6 +130,7 @@ def server(
     """Run a method with parties on other machines."""
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.identity import server_credentials
+    from lessvfl.remote.own_columns import giveaways
     from lessvfl.remote.server import ServerProcess
     from lessvfl.remote.tables import LabelTable
     from lessvfl.status import Status, file, terminal
@@ -151,8 +153,9 @@ def server(
                     page = stack.enter_context(StatusServer(status, own.status))
                     log.info("status page: %s", page.url)
                 process = ServerProcess(own, table, hub, status, resume)
-                if process.own is not None:
-                    _tell_changes(process.own)
+                if (holder := process.own) is not None:
+                    telling = giveaways(holder.own, holder.ids, process.table)
+                    _tell_changes(holder, telling)
                 with (
                     file.write(status, status_file),
                     terminal.show(status, quiet=quiet, log=log if log_json else None),
@@ -167,8 +170,8 @@ def server(
             raise
         results.tell_server(record)
         results.build_report(Path(own.out))
-        if process.own is not None:
-            _tell_party(process.own.folder)
+        if holder is not None:
+            _tell_party(holder.folder)
         finish(record)
         if page is not None:
             log.info("the status page stays for %g seconds", DONE_SECONDS)
@@ -231,9 +234,10 @@ def party(
     ending.threads_hang(True)  # a thread of the engine may be about to end
 
 
-def _tell_changes(process: PartyProcess) -> None:
-    """Log what a party does to read its columns."""
-    for line in check.first_lines(process.own.changes(), process.config.data):
+def _tell_changes(process: PartyProcess, more: Iterable[Finding] = ()) -> None:
+    """Log what a party does to read its columns, and what else is known of them."""
+    found = [*process.own.changes(), *more]
+    for line in check.first_lines(found, process.config.data):
         log.info("%s", line)
 
 

@@ -200,7 +200,8 @@ def _judge_ids(name: str, cells: Floats) -> Finding | None:
             return _left_out(IDS)
     if len(cells) < ENOUGH_ROWS or cells[0] not in (0, 1):
         return None
-    return _left_out(COUNT) if (np.diff(cells) == 1).all() else None
+    is_count = np.array_equal(cells, cells[0] + np.arange(len(cells)))
+    return _left_out(COUNT) if is_count else None
 
 
 # ------------------------------------------------------------------------- what is said

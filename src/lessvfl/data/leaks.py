@@ -82,6 +82,12 @@ def giveaways(frame: Frame, y: NDArray[Any], is_class: bool) -> list[Finding]:
     ]
 
 
+def rows_to_see(y: NDArray[Any], is_class: bool) -> Places:
+    """Return the rows by which `giveaways` judges; none where they are too few."""
+    labels = _take_rows(y, is_class)
+    return np.empty(0, dtype=np.int64) if labels is None else labels.rows
+
+
 DONE = "kept; leave it out if it is known only after the label"
 
 

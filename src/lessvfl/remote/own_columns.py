@@ -8,12 +8,16 @@ with itself, so its policy allows everything that a run needs.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from lessvfl.core.hidden_paths import INFERENCES
-from lessvfl.data import ROW_ROLES
+from lessvfl.data import ROW_ROLES, Finding, blank, leaks
 from lessvfl.errors import ConfigError
+from lessvfl.remote.align import Ids
 from lessvfl.remote.config import (
     ColumnSettings,
     HolderColumns,
@@ -22,7 +26,7 @@ from lessvfl.remote.config import (
 )
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy, needed
-from lessvfl.remote.tables import open_table
+from lessvfl.remote.tables import LabelTable, OwnTable, open_table
 from lessvfl.run.profiles import Settings
 from lessvfl.settings import fields_of
 
@@ -109,3 +113,26 @@ def training_party(
     table, ids = open_table(party)
     party = without_roles(party, config, table.names)
     return PartyProcess(own.name, party, table, ids)
+
+
+def giveaways(own: OwnTable, ids: Ids | None, labels: LabelTable) -> list[Finding]:
+    """Return its own columns that tell the labels on their own.
+
+    Rows are matched by `ids`, or stand in the order of the labels.
+    """
+    y, is_class = labels.dataset.y, labels.dataset.task != "regression"
+    of_labels = leaks.rows_to_see(y, is_class)
+    rows = of_labels
+    if ids is not None and labels.ids is not None:
+        items = Ids(labels.ids[of_labels]).items
+        row_of = dict(zip(items, of_labels.tolist(), strict=True))
+        every = enumerate(itertools.chain.from_iterable(ids.parts()))
+        both = [(row, row_of[item]) for row, item in every if item in row_of]
+        rows, of_labels = np.array(both, dtype=np.int64).reshape(-1, 2).T
+    elif own.whole.n_rows != labels.n_rows:
+        return []
+    if not len(rows):
+        return []
+    ((_, frame),) = own.whole.take(rows).batches(own.columns, len(rows))
+    said = leaks.giveaways(blank(frame, own.marks), y[of_labels], is_class)
+    return [dataclasses.replace(finding, party=own.party) for finding in said]

@@ -119,10 +119,10 @@ class PartyProcess:
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
             kept: Any = self._scratch.keep(ids)
-            self._ids = None if kept is None else Ids(kept, config.id or "id")
+            self.ids = None if kept is None else Ids(kept, config.id or "id")
             self._offered: NDArray[np.int64] | None = None  # rows; none: all
             run = self.home.key("spent").hex()[:16]
-            self.budget = RunBudget(self.folder, self.checker, self._ids, run)
+            self.budget = RunBudget(self.folder, self.checker, self.ids, run)
             self._new_aligner()  # fails now if the ids cannot be aligned
             encoding = self.own.encoding(self.own.whole.look)
             self.flagged = encoding.flagged
@@ -367,7 +367,7 @@ class PartyProcess:
 
     def _new_aligner(self) -> PartyAligner:
         """Return its side of an alignment, the same after a restart."""
-        ids, n_rows = self._ids, self.own.whole.n_rows
+        ids, n_rows = self.ids, self.own.whole.n_rows
         if self._offered is not None and ids is not None:
             ids, n_rows = ids.take(self._offered), len(self._offered)
         return PartyAligner(

@@ -17,10 +17,20 @@ from lessvfl.remote.accounts import Accounts, Amounts, Charge
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.config import HolderColumns, PartyConfig, ServerConfig
 from lessvfl.remote.home import STATE
-from lessvfl.remote.own_columns import party_config, roles, without_roles
+from lessvfl.remote.own_columns import (
+    giveaways,
+    party_config,
+    roles,
+    without_roles,
+)
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.price import LabelBudget, Price
-from lessvfl.remote.tables import LabelTable, open_table, resolve_settings
+from lessvfl.remote.tables import (
+    LabelTable,
+    OwnTable,
+    open_table,
+    resolve_settings,
+)
 from lessvfl.run.profiles import Settings
 from lessvfl.wire.flight import parse_address
 
@@ -151,7 +161,7 @@ def check_server(config: ServerConfig) -> check.TableReport:
         )
         if config.columns is None:
             return report
-        return _with_columns(report, config, config.columns)
+        return _with_columns(report, config, config.columns, table)
 
 
 def _without_roles(config: ServerConfig, problems: list[str]) -> check.TableReport:
@@ -165,7 +175,10 @@ def _without_roles(config: ServerConfig, problems: list[str]) -> check.TableRepo
 
 
 def _with_columns(
-    report: check.TableReport, config: ServerConfig, own: HolderColumns
+    report: check.TableReport,
+    config: ServerConfig,
+    own: HolderColumns,
+    labels: LabelTable,
 ) -> check.TableReport:
     """Return what is said of labels, and of the label holder's own columns."""
     attempt = check.Attempts()
@@ -174,9 +187,13 @@ def _with_columns(
     if party is None or opened is None:
         problems = (*report.problems, *attempt.problems)
         return dataclasses.replace(report, problems=problems)
-    names = opened[0].names
-    found = check_party(without_roles(party, config, names), own.name)
+    table, ids = opened
+    holder = without_roles(party, config, table.names)
+    found = check_party(holder, own.name)
     others = [f for f in found.findings if f.column not in roles(config)]
+    if not found.problems:
+        known = None if ids is None else Ids(ids, holder.id or "id")
+        others += giveaways(OwnTable.of(own.name, holder, table), known, labels)
     return dataclasses.replace(
         report,
         problems=(*report.problems, *found.problems),
