@@ -27,7 +27,7 @@ from lessvfl.data.column import Reading
 from lessvfl.data.columns import changes, infer_columns, remarks
 from lessvfl.data.leaks import giveaways
 from lessvfl.data.learn import calendar
-from lessvfl.data.readings import find_reading, read_texts
+from lessvfl.data.readings import find_reading, find_reading_of_most, read_texts
 from lessvfl.errors import DataError
 
 NAN = np.nan
@@ -66,6 +66,8 @@ def texts(*cells):
         ),
         (["2/29/2024"], Reading("date", order="month first"), [DAY_NUMBER]),
         (["1.2.1970"], Reading("date", order="day first"), [31]),
+        (["(5.00)", "1.5", "(1e3)"], PLAIN, [-5, 1.5, -1000]),
+        (["<0.3", "7.5", "≥ 12", "3"], PLAIN, [0.3, 7.5, 12, 3]),
     ],
 )
 def test_texts_that_are_numbers_truth_values_and_dates(cells, reading, values):
@@ -91,12 +93,39 @@ def test_texts_that_are_numbers_truth_values_and_dates(cells, reading, values):
         ["2024-01-01", "01/01/2024"],
         ["1/2/24"],
         ["--5"],
+        ["(5)(6)"],
+        ["<5", ">5"],  # names of ranges
+        ["1e5", "23", "4e07"],  # codes
+        ["12345678901234567891", "5"],  # codes: no double tells it from its neighbours
         [],
         ["-", "NA"],
     ],
 )
 def test_texts_that_stay_texts(cells):
     assert find_reading(cells, "") is None
+
+
+def test_a_few_words_among_numbers_are_missing_cells():
+    tally = {f"{number}.5": 3 for number in range(40)} | {"missing": 3, " n.d.": 2}
+    reading = find_reading_of_most(tally, "")
+    assert reading == Reading("number", missing=("missing", "n.d."))
+    values = read_texts(texts("1.5", "Missing", "n.d. ", None), reading)
+    np.testing.assert_array_equal(values, [1.5, NAN, NAN, NAN])
+    assert read_texts(texts("unknown"), reading) is None
+    dates = {f"2024-01-{day:02}": 1 for day in range(1, 31)}
+    assert find_reading_of_most(dates | {"never": 1}, "").missing == ("never",)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"missing": 7},  # too many cells
+        {"low": 1, "high": 1, "none given": 1, "unknown": 1},  # too many words
+        {"E10": 1},  # a code
+    ],
+)
+def test_other_words_leave_a_column_texts(more):
+    assert find_reading_of_most({f"{n}.5": 1 for n in range(100)} | more, "") is None
 
 
 def test_a_mark_that_could_be_either_is_the_files_own():
@@ -161,7 +190,8 @@ def test_every_kind_of_column_is_told():
             "empty": [None] * N,
             "dashes": ["-", "?"] * (N // 2),
             "nested": [[1, 2]] * N,
-            "mixed": ["a", 1] * (N // 2),
+            "mixed": ["a", b"b"] * (N // 2),
+            "level": ["missing" if i % 50 == 0 else i / 7 for i in range(N)],
         }
         | {"n": [float(i + 7) for i in range(N)], "valid": np.arange(N)[::-1]}
     )
@@ -180,7 +210,11 @@ def test_every_kind_of_column_is_told():
         "empty": ("no value in any row", "left out"),
         "dashes": ("no value in any row", "left out"),
         "nested": ("list cells", "left out"),
-        "mixed": ("int and str cells", "left out"),
+        "mixed": ("bytes and str cells", "left out"),
+        "level": (
+            "numbers in text, '.' for decimals, and 'missing' in 4 cells",
+            "changed",
+        ),
     }
     assert inferred.unused == {
         c for c, (_, level) in said.items() if level == "left out"

@@ -122,7 +122,7 @@ def test_refused_tables(X, names, fragment):
 @pytest.mark.parametrize(
     ("X", "what"),
     [
-        (np.array([["a"], [1.0]], dtype=object), "float and str cells"),
+        (np.array([["a"], [b"b"]], dtype=object), "bytes and str cells"),
         (np.array([[b"a"], [b"b"]]), "bytes cells"),
         (pd.DataFrame({"t": [1j]}), "complex128"),
         (pd.DataFrame({"t": pd.to_timedelta([1], "D")}), "timedelta64"),

@@ -30,6 +30,7 @@ class Reading:
     decimal: str = "."  # of numbers, as thousands is
     thousands: str = ""
     order: str = "year first"  # of dates: or day first, month first; "": undecided
+    missing: tuple[str, ...] = ()  # words of this column that stand for a missing cell
 
     @property
     def column_kind(self) -> ColumnKind:
@@ -105,7 +106,8 @@ class EncodedColumn(Column):
         more: dict[str, Any] = {name: tuple(value.get(name, ())) for name in lists}
         more["parts"] = tuple(map(tuple, value.get("parts", ())))
         if value.get("reading") is not None:
-            more["reading"] = Reading(**value["reading"])
+            words = tuple(value["reading"].get("missing", ()))
+            more["reading"] = Reading(**{**value["reading"], "missing": words})
         return cls(**{**value, **more})
 
 

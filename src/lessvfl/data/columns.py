@@ -23,7 +23,7 @@ from lessvfl.data.leaks import giveaways, text_codes
 from lessvfl.data.relations import relations
 from lessvfl.data.sentinels import suspects
 from lessvfl.errors import DataError
-from lessvfl.terms import listed
+from lessvfl.terms import listed, plural
 
 MANY_TEXTS = 64  # more different texts than this may be free text
 LONG_TEXT = 40  # characters of a text on average
@@ -78,17 +78,18 @@ def apply_columns(frame: Frame, inferred: Sequence[Column], owner: str) -> Frame
 
     `owner` says whose rows these are.
     """
-    first = {column.name: column for column in inferred if not column.left_out}
+    readings = {column.name: column.reading for column in inferred if column.reading}
+    if not readings:
+        return frame
     columns, read = list(frame.columns), dict[int, Floats]()
     for index, column in enumerate(frame.columns):
-        if (known := first.get(column.name)) is None:
-            continue
-        if index in frame.text and (reading := known.reading or USUAL.get(known.kind)):
+        reading = readings.get(column.name)
+        if reading is not None and index in frame.text:
             columns[index], read[index] = read_column(
                 column, frame.text[index], reading, owner
             )
-        elif known.reading is not None:
-            columns[index] = replace(column, reading=known.reading)
+        elif reading is not None:
+            columns[index] = replace(column, reading=reading)
     return _with_columns(frame, columns, read)
 
 
@@ -127,12 +128,6 @@ def _with_columns(
     return replace(frame, columns=tuple(columns), numeric=numeric, text=text)
 
 
-# How texts are read where the first rows were no texts.
-USUAL = {
-    "numeric": Reading("number"),
-    "boolean": Reading("truth"),
-    "date": Reading("date", order="year first"),
-}
 DECIMAL_COMMA = Reading("number", decimal=",", thousands=".")
 
 
@@ -148,18 +143,18 @@ def _judge_texts(
     cells: NDArray[np.object_], decimal: str
 ) -> tuple[Finding | None, Reading | None]:
     """Say what a column of texts is; nothing of an ordinary category."""
-    from lessvfl.data.readings import find_reading, is_mark
+    from lessvfl.data.readings import find_reading_of_most, is_mark
 
     tally = Counter(cells.tolist())
     tally.pop(None, None)
     if all(map(is_mark, tally)):
         return _left_out(EMPTY), None
-    reading = find_reading(tally, decimal)
+    reading = find_reading_of_most(tally, decimal)
     if reading is not None and reading.order == "":
         what = "dates whose day and month cannot be told apart"
         return _left_out(what), None
     if reading is not None:
-        return _describe(reading), reading
+        return _describe(reading, tally), reading
     different = len(tally)
     length = sum(map(len, tally)) / different
     if 2 * different > len(cells):
@@ -172,7 +167,21 @@ def _judge_texts(
     return None, None
 
 
-def _describe(reading: Reading) -> Finding:
+def _describe(reading: Reading, tally: Mapping[str, int]) -> Finding:
+    """Say how the texts of a column are read, and which of them are missing cells."""
+    finding = _of_kind(reading)
+    if not reading.missing:
+        return finding
+    n_cells = sum(n for text, n in tally.items() if text.strip() in reading.missing)
+    words = listed([f"'{word}'" for word in reading.missing])
+    return replace(
+        finding,
+        what=f"{finding.what}, and {words} in {plural(n_cells, 'cell')}",
+        done=f"{finding.done}; what is none counts as missing",
+    )
+
+
+def _of_kind(reading: Reading) -> Finding:
     if reading.kind == "truth":
         return _changed("yes and no in words", "read as truth values")
     if reading.kind == "date":

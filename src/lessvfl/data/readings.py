@@ -10,7 +10,8 @@ This takes pyarrow, so others import it where they have texts to read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -49,6 +50,9 @@ DATES = {
 }
 
 FIRST_LOOK = 50  # texts that rule most readings out
+FEW_WORDS, FEW_CELLS = 3, 0.05  # words among numbers or dates, and how many cells
+LIMITS = ("<", ">", "≤", "≥")  # as in <0.3, below what an instrument can tell
+LIMIT = f"^[{''.join(LIMITS)}]=? ?"
 
 
 def find_reading(texts: Collection[str], decimal: str) -> Reading | None:
@@ -60,7 +64,7 @@ def find_reading(texts: Collection[str], decimal: str) -> Reading | None:
     """
     whole = _clean(texts)
     whole = whole.filter(_is_present(whole))
-    if len(whole) == 0:
+    if len(whole) == 0 or _are_ranges(texts):
         return None
     if len(whole) <= FIRST_LOOK and _are_truths(whole):
         return Reading("truth")
@@ -80,6 +84,28 @@ def find_reading(texts: Collection[str], decimal: str) -> Reading | None:
     return Reading("date", order="")
 
 
+def find_reading_of_most(tally: Mapping[str, int], decimal: str) -> Reading | None:
+    """Return how these texts are read, a few words among numbers or dates as missing.
+
+    `tally` says in how many cells each text stands.
+    """
+    reading = find_reading(tally, decimal)
+    if reading is not None:
+        return reading
+    words = [text for text in tally if not _has_digit(text) and not is_mark(text)]
+    n_cells = sum(tally[word] for word in words)
+    if not 0 < len(words) <= FEW_WORDS or n_cells > FEW_CELLS * sum(tally.values()):
+        return None
+    reading = find_reading([text for text in tally if text not in words], decimal)
+    if reading is None or reading.kind == "truth":
+        return None
+    return replace(reading, missing=tuple(sorted(word.strip() for word in words)))
+
+
+def _has_digit(text: str) -> bool:
+    return any(map(str.isdigit, text))
+
+
 def read_texts(cells: NDArray[np.object_], reading: Reading) -> Floats | None:
     """Read texts (None where missing) as numbers, NaN where missing.
 
@@ -87,7 +113,7 @@ def read_texts(cells: NDArray[np.object_], reading: Reading) -> Floats | None:
     """
     coded = arrow_of(cells).cast(pyarrow.string()).dictionary_encode()
     different = _clean(coded.dictionary)
-    present = _is_present(different)
+    present = _is_present(different, reading.missing)
     numbers = _values(different.filter(present), reading)
     if numbers is None:
         return None
@@ -142,9 +168,11 @@ def is_mark(text: str) -> bool:
     return text.strip().casefold() in MISSING
 
 
-def _is_present(texts: pyarrow.StringArray) -> pyarrow.BooleanArray:
-    """Tell of clean texts which are no marks of missing cells."""
-    marks = arrow_of(sorted(MISSING))
+def _is_present(
+    texts: pyarrow.StringArray, words: Collection[str] = ()
+) -> pyarrow.BooleanArray:
+    """Tell of clean texts which are neither marks of missing cells nor these words."""
+    marks = arrow_of(sorted(MISSING.union(map(str.lower, words))))
     return compute.invert(compute.is_in(compute.utf8_lower(texts), value_set=marks))
 
 
@@ -152,6 +180,11 @@ def _are_truths(texts: pyarrow.StringArray) -> bool:
     """Tell whether these are the two words of a pair."""
     words = {text.casefold() for text in texts.to_pylist()}
     return any(words == set(pair) for pair in PAIRS)
+
+
+def _are_ranges(texts: Collection[str]) -> bool:
+    """Tell names of ranges, as <5 and >5, from numbers of which a few are limits."""
+    return 2 * sum(text.lstrip()[:1] in LIMITS for text in texts) > len(texts)
 
 
 def _candidates(decimal: str) -> Iterator[Reading]:
@@ -162,13 +195,18 @@ def _candidates(decimal: str) -> Iterator[Reading]:
 
 
 def _clean(texts: Collection[str] | pyarrow.StringArray) -> pyarrow.StringArray:
-    """Return texts without spaces around them, with one kind of space and minus."""
+    """Return texts without spaces around them, with one kind of space and minus.
+
+    What accountants write as (5.00) is -5.00, and a limit such as <0.3 is its number.
+    """
     is_arrow = isinstance(texts, pyarrow.Array)
     whole = texts if is_arrow else arrow_of(texts).cast(pyarrow.string())
     whole = compute.replace_substring_regex(whole, "[\u00a0\u202f\u2009]", " ")
     whole = compute.replace_substring(whole, "\u2212", "-")
     whole = compute.replace_substring(whole, "\u2019", "'")
-    return compute.utf8_trim_whitespace(whole)
+    whole = compute.utf8_trim_whitespace(whole)
+    whole = compute.replace_substring_regex(whole, r"^\(([^()]*\d[^()]*)\)$", r"-\1")
+    return compute.replace_substring_regex(whole, LIMIT, "")
 
 
 def _values(texts: pyarrow.StringArray, reading: Reading) -> Floats | None:

@@ -134,8 +134,8 @@ def suspects(frame: Frame, index: int, present: Floats) -> Iterator[Finding]:
     """Yield the values at the edge of a column that may stand for a missing cell.
 
     Such a value is frequent and far from all others: further than these are from each
-    other; or, if it is made of nines, than the middle half of them, or alone below
-    zero; or a day that programs write for none, a year away.
+    other, and not of as many digits; or, if it is made of nines, than the middle half
+    of them, or alone below zero; or a day that programs write for none, a year away.
     """
     column = frame.columns[index]
     if column.kind not in ("numeric", "date") or not np.isfinite(present).all():
@@ -150,7 +150,9 @@ def suspects(frame: Frame, index: int, present: Floats) -> Iterator[Finding]:
             continue
         gap = float(np.abs(others - value).min())
         low, high = np.quantile(present[present != value], [0.25, 0.75])
-        is_far = gap > others[-1] - others[0]
+        lengths = {len(f"{one:.17g}") for one in (value, others[0], others[-1])}
+        is_code = len(lengths) == 1 and not is_date  # as of a town: 10001, 10003, 90210
+        is_far = gap > others[-1] - others[0] and not is_code
         if is_date:
             is_far |= value in EMPTY_DAYS and gap >= YEAR
         elif {*f"{abs(value):.17g}"} <= {"9", "."}:

@@ -267,8 +267,11 @@ def array_column(name: str, cells: NDArray[Any]) -> ColumnAndCells:
     plain = cells.tolist()
     values = [None if is_missing(cell) or cell == "" else cell for cell in plain]
     present = [cell for cell in values if cell is not None]
-    if all(isinstance(cell, str) for cell in present) and present:
-        return Column(name, "text"), np.array(values, dtype=object)
+    scalars = (str, int, float, np.integer)
+    if any(isinstance(cell, str) for cell in present):
+        if all(isinstance(cell, scalars) for cell in present):
+            texts = [None if cell is None else str(cell) for cell in values]
+            return Column(name, "text"), np.array(texts, dtype=object)
     if present and all(isinstance(cell, bool | np.bool_) for cell in present):
         return Column(name, "boolean"), _floats(values)
     if present and all(isinstance(cell, datetime.date) for cell in present):
@@ -276,7 +279,7 @@ def array_column(name: str, cells: NDArray[Any]) -> ColumnAndCells:
         days = [None if cell is None else cell.toordinal() - epoch for cell in values]
         return Column(name, "date"), _floats(days)
     try:
-        if any(isinstance(cell, str | bytes) for cell in present):
+        if any(isinstance(cell, bytes) for cell in present):
             raise TypeError
         return Column(name), _floats(values)
     except OverflowError:

@@ -62,8 +62,7 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     if config.as_is:
         attempt(lambda: data.match_columns(names, list(config.as_is or ()), whose))
     attempt(lambda: data.features_of({name: names}, config.groups))
-    if ids is not None:
-        attempt(lambda: Ids(ids, config.id or "id"))
+    named = None if ids is None else attempt(lambda: Ids(ids, config.id or "id"))
     attempt(lambda: parse_address(config.server, secure=True))
     least = config.policy.min_rows
     if table.n_rows < least:
@@ -86,6 +85,7 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
     may_begin = not problems  # which says itself what stops it
     flagged = attempt(partial(_begin, config, name, table, ids)) if may_begin else None
     found += columns.remarks(own, None, True, flagged or ())
+    found += _of_ids(named)
     if not may_begin:
         problems += check.stops(found)
     return check.TableReport(
@@ -101,6 +101,14 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
         (NO_LABELS,),
         privacy=attempt(lambda: _spent(config, name, table, ids)),
     )
+
+
+def _of_ids(ids: Ids | None) -> list[Finding]:
+    """Say what the ids of a side look like, which those of the others must match."""
+    if ids is None:
+        return []
+    done = "matched as texts, zeros included, with those of the other sides"
+    return [Finding(None, f"ids that are {ids.kind}", done, "kept")]
 
 
 def _spent(config: PartyConfig, name: str, table: Table, ids: Any) -> str | None:
@@ -159,6 +167,7 @@ def check_server(config: ServerConfig) -> check.TableReport:
             _of_labels(dataset, config, problems),
             privacy=None if price is None else price.words("label"),
         )
+        report = dataclasses.replace(report, findings=(*_of_ids(own), *report.findings))
         if config.columns is None:
             return report
         return _with_columns(report, config, config.columns, table)
