@@ -107,8 +107,8 @@ def _of_ids(ids: Ids | None) -> list[Finding]:
     """Say what the ids of a side look like, which those of the others must match."""
     if ids is None:
         return []
-    done = "matched as texts, zeros included, with those of the other sides"
-    return [Finding(None, f"ids that are {ids.kind}", done, "kept")]
+    done = "matched as they are written with those of the other sides"
+    return [Finding(ids.column, f"ids that are {ids.kind}", done, "kept")]
 
 
 def _spent(config: PartyConfig, name: str, table: Table, ids: Any) -> str | None:
