@@ -219,7 +219,7 @@ def is_missing(cell: Any) -> bool:
 
 def check_texts(texts: Iterable[Any], what: str) -> None:
     """Refuse texts with a lone surrogate, which no file can hold; None is no text."""
-    for text in texts:
+    for text in set(texts):
         try:
             if text is not None and not text.isascii():
                 text.encode()

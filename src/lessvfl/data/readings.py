@@ -50,6 +50,7 @@ DATES = {
 }
 
 FIRST_LOOK = 50  # texts that rule most readings out
+CODE = r"^(?:[-+]?(?:0\d|\d{16,}$)|\d+[eE]\d+$)"  # what may be one
 FEW_WORDS, FEW_CELLS = 3, 0.05  # words among numbers or dates, and how many cells
 LIMITS = ("<", ">", "≤", "≥")  # as in <0.3, below what an instrument can tell
 LIMIT = f"^[{''.join(LIMITS)}]=? ?"
@@ -132,35 +133,42 @@ def plain_numbers(column: pyarrow.ChunkedArray, decimal: str) -> Floats | None:
     return None if first is None else _cast(column, decimal)
 
 
-def _cast(column: pyarrow.ChunkedArray, decimal: str) -> Floats | None:
-    texts = compute.utf8_trim_whitespace(column)
-    texts = compute.if_else(_is_present(texts), texts, None)
-    if decimal == ",":
-        if compute.any(compute.match_substring(texts, ".")).as_py():
-            return None
-        texts = compute.replace_substring(texts, ",", ".")
+def _cast(texts: pyarrow.ChunkedArray, decimal: str) -> Floats | None:
+    numbers = None if decimal == "," else _floats(texts)
+    if numbers is None:  # of marks of missing cells, blanks or decimal commas
+        texts = compute.utf8_trim_whitespace(texts)
+        texts = compute.if_else(_is_present(texts), texts, pyarrow.NA)
+        if decimal == ",":
+            if compute.any(compute.match_substring(texts, ".")).as_py():
+                return None
+            texts = compute.replace_substring(texts, ",", ".")
+        numbers = _floats(texts)
+    return None if numbers is None or _are_codes(texts) else numbers
+
+
+def _floats(texts: pyarrow.ChunkedArray) -> Floats | None:
     try:
-        numbers = numbers_of(texts.cast(pyarrow.float64()))
+        return numbers_of(texts.cast(pyarrow.float64()))
     except pyarrow.ArrowInvalid:
         return None
-    return None if _are_codes(texts) else numbers
 
 
-def _are_codes(numbers: pyarrow.Array) -> bool:
+def _are_codes(numbers: pyarrow.Array | pyarrow.ChunkedArray) -> bool:
     """Tell codes from numbers: 007, 1e5 among whole numbers, or too long for a double.
 
     Sixteen digits and more are a number where the double nearest to it is the same.
     """
-    if compute.any(compute.match_substring_regex(numbers, r"^[-+]?0\d")).as_py():
+    odd = numbers.filter(compute.match_substring_regex(numbers, CODE))
+    if len(odd) == 0:
+        return False
+    texts = [text.lstrip("+-") for text in odd.unique().to_pylist()]
+    if any(text[0] == "0" for text in texts):
+        return True
+    long = [text for text in texts if text.isdigit()]
+    if any(int(text) != int(float(text)) for text in long):
         return True
     has_point = compute.any(compute.match_substring(numbers, ".")).as_py()
-    if not has_point:
-        powers = compute.match_substring_regex(numbers, r"^\d+[eE]\d+$")
-        if compute.any(powers).as_py():
-            return True
-    is_long = compute.match_substring_regex(numbers, r"^[-+]?\d{16,}$")
-    long = numbers.filter(is_long).to_pylist()
-    return any(int(text) != int(float(text)) for text in long)
+    return len(long) < len(texts) and not has_point
 
 
 def is_mark(text: str) -> bool:
