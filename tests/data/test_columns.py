@@ -113,7 +113,9 @@ def test_a_few_words_among_numbers_are_missing_cells():
     np.testing.assert_array_equal(values, [1.5, NAN, NAN, NAN])
     assert read_texts(texts("unknown"), reading) is None
     dates = {f"2024-01-{day:02}": 1 for day in range(1, 31)}
-    assert find_reading_of_most(dates | {"never": 1}, "").missing == ("never",)
+    assert find_reading_of_most(dates | {"never": 1}, "") == Reading(
+        "date", missing=("never",)
+    )
 
 
 @pytest.mark.parametrize(

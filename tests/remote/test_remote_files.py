@@ -188,7 +188,7 @@ def test_labels_need_no_other_column(tmp_path):
     dataset, ids = data.load_labels(path, "risk", "who")
     assert dataset.label_names == ("low", "high") or len(dataset.label_names) == 2
     assert ids is not None
-    assert ids.tolist() == [1, 2, 3]
+    assert ids.tolist() == ["1", "2", "3"]
     assert dataset.is_test is None
 
 
