@@ -368,10 +368,7 @@ def _has_decimal_commas(table: Any) -> bool:
     for column in table.columns:
         if plain_numbers(column, "") is None:
             reading = find_reading(compute.unique(column).to_pylist(), "")
-            if reading is not None and (reading.kind, reading.decimal) == (
-                "number",
-                ",",
-            ):
+            if reading is not None and reading.decimal == ",":
                 return True
     return False
 

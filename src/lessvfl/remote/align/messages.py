@@ -87,10 +87,14 @@ class AlignReader:
 
     def take(self, n_bytes: int) -> bytes:
         """Return the next bytes."""
+        return bytes(self._pass(n_bytes))
+
+    def _pass(self, n_bytes: int) -> memoryview:
+        """Go on behind the next bytes; return them where they are."""
         if n_bytes > len(self.body):
             raise self.error("ends too early")
-        taken, self.body = bytes(self.body[:n_bytes]), self.body[n_bytes:]
-        return taken
+        passed, self.body = self.body[:n_bytes], self.body[n_bytes:]
+        return passed
 
     def count(self) -> int:
         """Return the next number of rows or ids."""
@@ -102,11 +106,8 @@ class AlignReader:
     def block(self, width: int) -> Entries:
         """Return as many entries of `width` bytes as the next count says."""
         whole = self.body
-        n_bytes = COUNT.size + width * self.count()
-        if n_bytes > len(whole):
-            raise self.error("ends too early")
-        self.body = whole[n_bytes:]
-        return Entries(whole[:n_bytes], width)
+        entries = self._pass(width * self.count())
+        return Entries(whole[: COUNT.size + len(entries)], width)
 
     def sorted_block(self, width: int) -> Entries:
         """Return a block whose entries must be sorted and all different."""
