@@ -7,6 +7,7 @@ the command in docs/derivation.md.
 from __future__ import annotations
 
 import importlib.util
+import statistics
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -102,6 +103,16 @@ def test_the_numbers_are_those_of_today(pictures, today):
     )
     n_all = sum(len(names) for p in today["features"].values() for names in p.values())
     assert len(was ^ now) <= n_all // 10
+
+
+def test_the_readme_gives_the_accuracies_of_its_picture(pictures):
+    numbers = pictures.numbers_of(read("demo.svg"))
+    ours, plain = (
+        statistics.fmean(run["accuracy"]["final"] for run in numbers[method]["runs"])
+        for method in (DEFAULT_METHOD, "plain")
+    )
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"({ours:.3f} against {plain:.3f}, three seeds" in page
 
 
 def test_the_table_of_the_calibration_is_that_of_its_picture(calibrated):
