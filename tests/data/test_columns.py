@@ -24,7 +24,7 @@ from lessvfl.data import (
     prepare,
 )
 from lessvfl.data.column import Reading
-from lessvfl.data.columns import changes, infer_columns, remarks
+from lessvfl.data.columns import apply_columns, changes, infer_columns, remarks
 from lessvfl.data.leaks import giveaways
 from lessvfl.data.learn import calendar
 from lessvfl.data.readings import find_reading, find_reading_of_most, read_texts
@@ -37,6 +37,9 @@ FRENCH = Reading("number", decimal=",", thousands=" ")
 PLAIN = Reading("number")
 DAY = datetime.date(2024, 2, 29)
 DAY_NUMBER = float((DAY - datetime.date(1970, 1, 1)).days)
+DAYS_FIRST, MONTHS_FIRST = (
+    f"{first} first, years of two digits" for first in ("day", "month")
+)
 
 
 def texts(*cells):
@@ -66,6 +69,23 @@ def texts(*cells):
         ),
         (["2/29/2024"], Reading("date", order="month first"), [DAY_NUMBER]),
         (["1.2.1970"], Reading("date", order="day first"), [31]),
+        (["29/02/24", "1/2/69"], Reading("date", order=DAYS_FIRST), [DAY_NUMBER, -334]),
+        (["2/29/24", "2-1-24"], Reading("date", order=MONTHS_FIRST), [19782, 19754]),
+        (
+            ["29-Feb-2024", "1 feb. 69", "29february24"],
+            Reading("date", order="months in words"),
+            [DAY_NUMBER, -334, DAY_NUMBER],
+        ),
+        (
+            ["Feb 29, 2024"],
+            Reading("date", order="months in words first"),
+            [DAY_NUMBER],
+        ),
+        (
+            ["2024-02", "1970/01"],
+            Reading("date", order="months without days"),
+            [19754, 0],
+        ),
         (["(5.00)", "1.5", "(1e3)"], PLAIN, [-5, 1.5, -1000]),
         (["<0.3", "7.5", "≥ 12", "3"], PLAIN, [0.3, 7.5, 12, 3]),
     ],
@@ -91,7 +111,10 @@ def test_texts_that_are_numbers_truth_values_and_dates(cells, reading, values):
         ["2024-02-30"],
         ["31/12/2024", "12/31/2024"],
         ["2024-01-01", "01/01/2024"],
-        ["1/2/24"],
+        ["20-12-31"],  # or the day first
+        ["31-Foo-2024"],
+        ["2024-13"],
+        ["30-Feb-2024"],
         ["--5"],
         ["(5)(6)"],
         ["<5", ">5"],  # names of ranges
@@ -356,6 +379,44 @@ def test_a_few_rows_are_read_as_the_training_rows_were():
     ):
         with pytest.raises(DataError, match=sentence):
             encoding.apply(frame_of(few.assign(**wrong)))
+
+
+DIGITS = [20240101 + i for i in range(30)]
+
+
+@pytest.mark.parametrize("cells", [DIGITS, list(map(str, DIGITS)), [*DIGITS, None]])
+def test_numbers_that_are_all_days_are_dates(cells):
+    frame, findings = infer_columns(frame_of(pd.DataFrame({"day": cells})))
+    assert frame.numeric[:2, 0].tolist() == [19723, 19724]
+    assert findings[0].what == "dates, as one number of eight digits"
+    encoding = Encoding.fit("p", frame, ["day"], scale="none")
+    encoding = Encoding.from_json(encoding.to_json())
+    for later in (20240229, 20240229.0, "20240229"):  # read by the rule of training
+        matrix, _ = encoding.apply(frame_of(pd.DataFrame({"day": [later]})))
+        assert matrix[0, :2].tolist() == [29, 2]
+    with pytest.raises(DataError, match=r"must hold dates.*Got numbers"):
+        encoding.apply(frame_of(pd.DataFrame({"day": [20240230]})))
+    another = frame_of(pd.DataFrame({"day": [20240229]}))
+    rows = apply_columns(another, frame.columns, "the rows")
+    assert rows.numeric[0, 0] == DAY_NUMBER
+    odd = frame_of(pd.DataFrame({"day": [7]}))
+    with pytest.raises(DataError, match="'day' of the rows must hold dates"):
+        apply_columns(odd, frame.columns, "the rows")
+
+
+@pytest.mark.parametrize("cell", [20240230, 18991231, 21000101, 20240131.5, 5])
+def test_numbers_of_which_one_is_no_day_stay_numbers(cell):
+    frame, findings = infer_columns(frame_of(pd.DataFrame({"n": [*DIGITS, cell]})))
+    assert frame.columns[0].kind == "numeric"
+    assert findings == ()
+
+
+def test_errors_about_kinds_quote_no_cell():
+    frame, _ = infer_columns(frame_of(pd.DataFrame({"a": ["1,5", "2,5", "3"]})))
+    later = frame_of(pd.DataFrame({"a": ["4,5", "secret"]}))
+    with pytest.raises(DataError, match="Got another cell in row 2") as caught:
+        apply_columns(later, frame.columns, "the rows")
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("scale", ["auto", "standardize", "global", "none"])

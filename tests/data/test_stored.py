@@ -13,6 +13,7 @@ from pyarrow import feather, parquet
 from lessvfl import data
 from lessvfl.data import Scratch, StoredTable, encode, learn, stored
 from lessvfl.data import frame as data_frame
+from lessvfl.data.columns import infer_columns
 from lessvfl.data.encode import Encoding
 from lessvfl.errors import DataError
 
@@ -315,3 +316,20 @@ def test_texts_that_the_look_did_not_have_are_refused(table, tmp_path):
         Encoding.fit("p", on_disk.with_look(look), ["written"])
     first, last = map(int, re.findall(r"rows (\d+) to (\d+)", str(said.value))[0])
     assert first <= 778 <= last < first + 64
+
+
+@pytest.mark.parametrize("long_at", [0, 9_999])
+def test_whole_numbers_are_texts_where_one_batch_has_a_long_one(long_at, tmp_path):
+    codes = [10**15 + i % 3 for i in range(10_000)]
+    codes[long_at] = 10**17 + 1
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table({"n": codes, "a": range(10_000)}), path)
+    table = StoredTable.open(path)
+    look, _ = infer_columns(table.look)
+    rows = table.with_look(look)
+    parts = [frame for _, frame in rows.batches(["n"], 1000)]
+    whole = data_frame.stack_rows(parts)
+    if long_at:  # no row of the look: a number among numbers
+        assert whole.numeric[:, 0].tolist() == [float(code) for code in codes]
+    else:
+        assert whole.texts(0).tolist() == list(map(str, codes))

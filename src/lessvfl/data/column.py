@@ -29,7 +29,7 @@ class Reading:
     kind: Literal["number", "truth", "date"]
     decimal: str = "."  # of numbers, as thousands is
     thousands: str = ""
-    order: str = "year first"  # of dates: or day first, month first; "": undecided
+    order: str = "year first"  # of dates, see `readings.DATES`; "": undecided
     missing: tuple[str, ...] = ()  # words of this column that stand for a missing cell
 
     @property
@@ -37,6 +37,9 @@ class Reading:
         """Return what a column is whose texts are read so."""
         kinds: dict[str, ColumnKind] = {"number": "numeric", "truth": "boolean"}
         return kinds.get(self.kind, "date")
+
+
+DIGITS = Reading("date", order="as one number of eight digits")  # 20240131
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,11 @@ class Column:
     def is_text(self) -> bool:
         """Tell whether its cells are texts."""
         return self.kind in ("text", "categorical")
+
+    @property
+    def are_digits(self) -> bool:
+        """Tell whether its cells are days as one number each."""
+        return self.reading is not None and self.reading.order == DIGITS.order
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,18 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from lessvfl.data.column import KIND_WORDS, Column, Finding, Reading
+from lessvfl.data.column import (
+    DIGITS,
+    KIND_WORDS,
+    Column,
+    ColumnKind,
+    Finding,
+    Reading,
+)
 from lessvfl.data.frame import Floats, Frame
 from lessvfl.data.leaks import giveaways, text_codes
 from lessvfl.data.relations import relations
+from lessvfl.data.row_cells import days_of_digits
 from lessvfl.data.sentinels import suspects
 from lessvfl.errors import DataError
 from lessvfl.terms import listed, plural
@@ -63,8 +71,14 @@ def infer_columns(frame: Frame) -> tuple[Frame, tuple[Finding, ...]]:
                 finding = _judge_ids(column.name, cells) or finding
         elif column.kind != "categorical":
             finding = _judge_numbers(column.name, cells)
-        if column.kind == "numeric" and column.reading is None and frame.decimal == ",":
-            column = replace(column, reading=DECIMAL_COMMA)  # later ones may be texts
+        is_used = finding is None or finding.level != "left out"
+        if column.kind == "numeric" and is_used:
+            days = _days(frame, index, column.reading, read.get(index, cells))
+            if days is not None:
+                column, read[index] = days
+                finding = _of_kind(DIGITS)
+            elif column.reading is None and frame.decimal == ",":
+                column = replace(column, reading=DECIMAL_COMMA)  # later ones are texts
         if finding is not None:
             findings.append(replace(finding, column=column.name))
             if finding.level == "left out":
@@ -78,19 +92,42 @@ def apply_columns(frame: Frame, inferred: Sequence[Column], owner: str) -> Frame
 
     `owner` says whose rows these are.
     """
-    readings = {column.name: column.reading for column in inferred if column.reading}
-    if not readings:
-        return frame
+    known = {column.name: column for column in inferred if not column.left_out}
     columns, read = list(frame.columns), dict[int, Floats]()
     for index, column in enumerate(frame.columns):
-        reading = readings.get(column.name)
+        source = known.get(column.name)
+        reading = None if source is None else source.reading
+        if source is not None and source.kind == "numeric" and index in frame.text:
+            reading = reading or Reading("number")
         if reading is not None and index in frame.text:
             columns[index], read[index] = read_column(
                 column, frame.text[index], reading, owner
             )
         elif reading is not None:
             columns[index] = replace(column, reading=reading)
+            if columns[index].are_digits and column.kind == "numeric":
+                days = days_of_digits(frame.numeric[:, index])
+                if days is None:
+                    raise _of_another_kind(column.name, owner, "date")
+                columns[index], read[index] = replace(columns[index], kind="date"), days
     return _with_columns(frame, columns, read)
+
+
+def _days(
+    frame: Frame, index: int, reading: Reading | None, numbers: Floats
+) -> tuple[Column, Floats] | None:
+    """Return a column of days as one number each, such as 20240131, None of others."""
+    days = days_of_digits(numbers)
+    if days is None:
+        return None
+    digits = replace(DIGITS, missing=() if reading is None else reading.missing)
+    column = replace(frame.columns[index], kind="date", reading=digits)
+    if index not in frame.text:
+        return column, days
+    from lessvfl.data.readings import read_texts
+
+    own = read_texts(frame.text[index], digits)  # without units or marks
+    return None if own is None else (column, own)
 
 
 def read_column(
@@ -101,14 +138,22 @@ def read_column(
 
     values, kind = read_texts(cells, reading), reading.column_kind
     if values is None:
-        different = (text for text in dict.fromkeys(cells) if text is not None)
-        alone = ((text, np.array([text], dtype=object)) for text in different)
-        odd = next(text for text, one in alone if read_texts(one, reading) is None)
-        raise DataError(
-            f"Column '{column.name}' of {owner} must hold {KIND_WORDS[kind]}, as in "
-            f"its other rows. Got {odd!r}."
+        alone = (
+            (text, np.array([text], dtype=object)) for text in dict.fromkeys(cells)
         )
+        odd = next(text for text, one in alone if read_texts(one, reading) is None)
+        where = f" in row {cells.tolist().index(odd) + 1}"
+        raise _of_another_kind(column.name, owner, kind, where)
     return replace(column, kind=kind, reading=reading), values
+
+
+def _of_another_kind(
+    name: str, owner: str, kind: ColumnKind, where: str = ""
+) -> DataError:
+    return DataError(
+        f"Column '{name}' of {owner} must hold {KIND_WORDS[kind]}, as in its other "
+        f"rows. Got another cell{where}."
+    )
 
 
 def _with_columns(

@@ -26,6 +26,7 @@ from lessvfl.data.learn import (
     learner_of,
     wrong,
 )
+from lessvfl.data.row_cells import days_of_digits
 from lessvfl.data.sentinels import MarksByColumn, blank
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.terms import plural
@@ -233,7 +234,11 @@ class Encoding:
                     cells = cells.copy() if cells is own.numeric else cells
                     cells[:, i] = read
             elif has_numbers and (source.kind == "date") != (column.kind == "date"):
+                read = days_of_digits(cells[:, i]) if column.are_digits else None
                 got = "dates" if source.kind == "date" else "numbers"
+                if read is not None:
+                    got, cells = "", cells.copy()
+                    cells[:, i] = read
             if got:
                 words = "texts" if column.is_text else KIND_WORDS[column.kind]
                 must = f"hold {words}, as in training"

@@ -143,6 +143,20 @@ class Frame:
             source="",
         )
 
+    def as_texts(self, indices: Iterable[int]) -> Frame:
+        """Return the table with these columns as texts, their numbers as written."""
+        others = [index for index in indices if index not in self.text]
+        if not others:
+            return self
+        numeric, columns, text = self.numeric.copy(), [*self.columns], {**self.text}
+        for index in others:
+            cells = numeric[:, index].tolist()
+            texts = [None if math.isnan(cell) else f"{cell:.17g}" for cell in cells]
+            text[index] = np.array(texts, dtype=object)
+            numeric[:, index] = np.nan
+            columns[index] = replace(columns[index], kind="text")
+        return replace(self, columns=tuple(columns), numeric=numeric, text=text)
+
     @property
     def look(self) -> Frame:
         """Return the table itself."""
@@ -186,16 +200,13 @@ class Frame:
 
 def stack_rows(frames: Sequence[Frame]) -> Frame:
     """Return the rows of tables with the same columns, one below the other."""
-    first = frames[0]
     if len(frames) == 1:
-        return first
-    numeric = np.concatenate([frame.numeric for frame in frames])
-    indices = {index for frame in frames for index in frame.text}
-    text = {
-        index: np.concatenate([frame.texts(index) for frame in frames])
-        for index in sorted(indices)
-    }
-    return replace(first, numeric=numeric, text=text)
+        return frames[0]
+    indices = sorted({index for frame in frames for index in frame.text})
+    alike = [frame.as_texts(indices) for frame in frames]
+    numeric = np.concatenate([frame.numeric for frame in alike])
+    text = {i: np.concatenate([frame.text[i] for frame in alike]) for i in indices}
+    return replace(alike[0], numeric=numeric, text=text)
 
 
 def join_columns(frames: Sequence[Frame]) -> Frame:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from lessvfl.data.arrow_cells import arrow_of, numbers_of, texts_of
-from lessvfl.data.column import Reading
+from lessvfl.data.column import DIGITS, Reading
 from lessvfl.data.frame import Floats
+from lessvfl.data.row_cells import days_of_parts
 
 # What stands for a missing cell among numbers, truth values and dates, in any case.
 MISSING = frozenset({"", "na", "n/a", "#n/a", "null", "none", "nan", "-", "?"})
@@ -42,12 +43,30 @@ TIME = (
     r"(?: ?(?:Z|UTC|[-+]\d{2}:?\d{2}))?)?$"
 )
 YEAR_FIRST = r"^(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})" + TIME
-YEAR_LAST = r"^(?P<{}>\d{{1,2}})(?P<mark>[-/.])(?P<{}>\d{{1,2}})[-/.](?P<year>\d{{4}})"
-DATES = {
+YEAR_LAST = r"^(?P<{}>\d{{1,2}})(?P<mark>[-/.])(?P<{}>\d{{1,2}})[-/.](?P<year>\d{{{}}})"
+WORD = r"(?P<month>[A-Za-z]{3,9})\.?"
+TWO_DIGITS = ", years of two digits"
+DATES = {  # by what is said of their order
     "year first": YEAR_FIRST,
-    "day first": YEAR_LAST.format("day", "month") + TIME,
-    "month first": YEAR_LAST.format("month", "day") + TIME,
+    "day first": YEAR_LAST.format("day", "month", 4) + TIME,
+    "month first": YEAR_LAST.format("month", "day", 4) + TIME,
+    "day first" + TWO_DIGITS: YEAR_LAST.format("day", "month", 2) + TIME,
+    "month first" + TWO_DIGITS: YEAR_LAST.format("month", "day", 2) + TIME,
+    "months in words": r"^(?P<day>\d{1,2})\.?[-/ ]?"
+    + WORD
+    + r"[-/ ]?(?P<year>\d{4}|\d\d)"
+    + TIME,
+    "months in words first": f"^{WORD}" + r" (?P<day>\d{1,2}),? (?P<year>\d{4})" + TIME,
+    "months without days": r"^(?P<year>\d{4})[-/](?P<month>\d{2})$",
+    DIGITS.order: r"^(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})$",
 }
+YY_FIRST = r"^(?P<year>\d{2})-(?P<month>\d{2})-(?P<day>\d{2})$"  # none of DATES
+TURN = 69  # years of two digits are 1969 to 2068, as POSIX has them
+NAMES = (
+    "january february march april may june july august september october november "
+    "december"
+).split()
+MONTHS = {name[:n]: i for i, name in enumerate(NAMES, 1) for n in (3, 4, len(name))}
 
 FIRST_LOOK = 50  # texts that rule most readings out
 CODE = r"^(?:[-+]?(?:0\d|\d{16,}$)|\d+[eE]\d+$)"  # what may be one
@@ -77,10 +96,15 @@ def find_reading(texts: Collection[str], decimal: str) -> Reading | None:
         return None
     if reading.kind == "number":
         return reading if _is_amount(whole, reading) else None
-    if reading.order == "year first":
+    first, _, rest = reading.order.partition(" ")
+    if first not in ("day", "month"):
         return reading
-    other = "month first" if reading.order == "day first" else "day first"
-    if _values(whole, Reading("date", order=other)) is None or _has_dots(whole):
+    if rest.endswith(TWO_DIGITS) and _days(whole, YY_FIRST) is not None:
+        return None  # 20-12-31, or 31-12-20
+    other = f"{'month' if first == 'day' else 'day'} {rest}"
+    if _values(whole, Reading("date", order=other)) is None:
+        return reading
+    if _has_dots(whole, reading.order):
         return reading
     return Reading("date", order="")
 
@@ -165,7 +189,7 @@ def _are_codes(numbers: pyarrow.Array | pyarrow.ChunkedArray) -> bool:
     if any(text[0] == "0" for text in texts):
         return True
     long = [text for text in texts if text.isdigit()]
-    if any(int(text) != int(float(text)) for text in long):
+    if any(len(text) > 308 or int(text) != float(text) for text in long):
         return True
     has_point = compute.any(compute.match_substring(numbers, ".")).as_py()
     return len(long) < len(texts) and not has_point
@@ -225,7 +249,7 @@ def _values(texts: pyarrow.StringArray, reading: Reading) -> Floats | None:
         return np.array([TRUTHS[word] for word in words]) if known else None
     if reading.kind == "number":
         return _numbers(texts, reading)
-    return _days(texts, reading.order)
+    return _days(texts, DATES[reading.order])
 
 
 @lru_cache
@@ -233,7 +257,9 @@ def _number_pattern(reading: Reading) -> str:
     """Return the pattern of a number with its sign and unit."""
     decimal, thousands = (f"[{mark}]" for mark in (reading.decimal, reading.thousands))
     grouped = rf"[1-9]\d{{0,2}}(?:{thousands}\d{{3}})+|" if reading.thousands else ""
-    body = rf"(?:(?:{grouped}\d+)(?:{decimal}\d*)?|{decimal}\d+)(?:[eE][-+]?\d+)?"
+    body = (
+        rf"(?:(?:{grouped}\d+)(?:{decimal}\d*)?|{decimal}\d+)(?:[eE][-+]?\d+)?|(?i:inf)"
+    )
     return (
         rf"^(?P<sign>[-+]?)(?P<before>(?:{UNITS})?) ?(?P<inner>[-+]?)(?P<body>{body})"
         rf" ?(?P<after>(?:{UNITS})?)$"
@@ -266,23 +292,28 @@ def _is_amount(texts: pyarrow.StringArray, reading: Reading) -> bool:
     return len(units - {""}) <= 1 and not _are_codes(parts.field("body"))
 
 
-def _days(texts: pyarrow.StringArray, order: str) -> Floats | None:
-    parts = compute.extract_regex(texts, DATES[order])
+def _days(texts: pyarrow.StringArray, pattern: str) -> Floats | None:
+    parts = compute.extract_regex(texts, pattern)
     if parts.null_count:
         return None
+    whole = {field.name: parts.field(field.name) for field in parts.type}
+    if WORD in pattern:
+        words = compute.utf8_lower(whole["month"])
+        whole["month"] = compute.index_in(words, value_set=arrow_of(MONTHS))
+        if whole["month"].null_count:
+            return None
     year, month, day = (
-        numbers_of(parts.field(name).cast(pyarrow.int64()))
+        numbers_of(whole[name].cast(pyarrow.int64())) if name in whole else np.array(1)
         for name in ("year", "month", "day")
     )
-    months = 12 * (year - 1970) + month - 1
-    days = months.astype("M8[M]").astype("M8[D]") + (day - 1)
-    is_real = (
-        (1 <= month) & (month <= 12) & (days.astype("M8[M]").astype(int) == months)
-    )
-    return np.asarray(days.astype(np.float64)) if is_real.all() else None
+    if WORD in pattern:
+        month = np.array([*MONTHS.values()])[month]
+    is_short = numbers_of(compute.utf8_length(whole["year"])) == 2
+    year = np.where(is_short, year + np.where(year < TURN, 2000, 1900), year)
+    return days_of_parts(year, month, day)
 
 
-def _has_dots(texts: pyarrow.StringArray) -> bool:
+def _has_dots(texts: pyarrow.StringArray, order: str) -> bool:
     """Tell whether dates have dots, which nobody writes after a month."""
-    marks = compute.extract_regex(texts, DATES["day first"]).field("mark")
+    marks = compute.extract_regex(texts, DATES[order]).field("mark")
     return bool(compute.unique(marks).to_pylist() == ["."])

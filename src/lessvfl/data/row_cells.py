@@ -14,6 +14,8 @@ from lessvfl.data.frame import Floats, Places, is_missing
 from lessvfl.errors import DataError
 from lessvfl.terms import plural
 
+FIRST_DIGITS, LAST_DIGITS, NO_END = 19000101, 20991231, 99991231  # days
+
 
 def canonical(value: object) -> str:
     """Return the text of an id, as it is written.
@@ -24,6 +26,37 @@ def canonical(value: object) -> str:
     if isinstance(value, float | np.floating) and value.is_integer():
         return str(int(value))
     return str(value)
+
+
+def days_of_parts(year: Any, month: Any, day: Any) -> Floats | None:
+    """Return days since 1970-01-01 of whole numbers; None where one is no day."""
+    months = 12 * (year - 1970) + month - 1
+    days = months.astype("M8[M]").astype("M8[D]") + (day - 1)
+    is_real = (
+        (1 <= month) & (month <= 12) & (days.astype("M8[M]").astype(int) == months)
+    )
+    return days.astype(np.float64) if is_real.all() else None
+
+
+def days_of_digits(numbers: Floats) -> Floats | None:
+    """Return the days that numbers such as 20240131 stand for, NaN where missing.
+
+    None where one of them is no day of the years 1900 to 2099, or 9999-12-31.
+    """
+    is_there = ~np.isnan(numbers)
+    present = numbers[is_there]
+    if (present[:1] < FIRST_DIGITS).any():  # as of most columns
+        return None
+    inside = (present >= FIRST_DIGITS) & (present <= LAST_DIGITS)
+    if not (inside | (present == NO_END)).all() or (present % 1).any():
+        return None
+    whole = present.astype(np.int64)
+    days = np.full(len(numbers), np.nan)
+    real = days_of_parts(whole // 10000, whole // 100 % 100, whole % 100)
+    if real is None:
+        return None
+    days[is_there] = real
+    return days
 
 
 def one_cell_per_row(cells: Any, n_rows: int, allowed: str) -> NDArray[Any]:
@@ -86,7 +119,7 @@ def check_times(cells: Any, n_rows: int, owner: str) -> NDArray[Any]:
     if kind == "M":
         times: NDArray[Any] = array.astype("M8[D]")
     elif kind in "iuf":
-        times = array.astype(np.float64)
+        times = _of_numbers(array.astype(np.float64))
     else:
         times = _times([None if is_missing(c) else c for c in array.tolist()], allowed)
     is_there = ~np.isnat(times) if times.dtype.kind == "M" else np.isfinite(times)
@@ -109,7 +142,7 @@ def _times(cells: Sequence[Any], allowed: str) -> NDArray[Any]:
         for cell in present:
             if math.isnan(as_number(cell)):
                 raise DataError(f"{allowed} Got {cell!r}.")
-        return numbers
+        return _of_numbers(numbers)
     reading = find_reading(set(present), "")
     if reading is None or reading.kind == "truth":
         odd = (t for t in present if not _is_time(t))
@@ -121,7 +154,17 @@ def _times(cells: Sequence[Any], allowed: str) -> NDArray[Any]:
     values = read_texts(np.array(cells, dtype=object), reading)
     assert values is not None, "the reading was found on these texts"
     if reading.kind == "number":
-        return values
+        return _of_numbers(values)
+    return _moments(values)
+
+
+def _of_numbers(values: Floats) -> NDArray[Any]:
+    """Return times that are numbers, or days as one number each, such as 20240131."""
+    days = days_of_digits(values)
+    return values if days is None else _moments(days)
+
+
+def _moments(values: Floats) -> NDArray[Any]:
     none, known = np.datetime64("NaT", "D"), values.astype("M8[D]")
     return np.where(np.isnan(values), none, known)
 

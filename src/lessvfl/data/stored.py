@@ -175,7 +175,10 @@ class StoredTable:
             own = frame.take(rows[first:last] - start)
         if self.look.n_rows:  # texts are read as those of the look were; before it, raw
             where = f"rows {start + 1:,} to {end:,} of '{self.path.name}'"
-            own = apply_columns(own, self.look.columns, where)
+            kinds = zip(own.columns, self.look.select(own.names).columns, strict=True)
+            pairs = enumerate(kinds)  # whole numbers, too long for a double elsewhere
+            short = (i for i, (c, k) in pairs if k.is_text and c.kind == "numeric")
+            own = apply_columns(own.as_texts(short), self.look.columns, where)
         places = np.arange(first, last, dtype=np.int64)
         return places if order is None else order[places], own
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -142,7 +143,8 @@ def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
         X = _matrix(X)
         own, columns, read = [f"x{i}" for i in range(X.shape[1])], X.T, array_column
     names = checked_names(own, feature_names)
-    if read is array_column and X.dtype.kind in "iufb":
+    is_plain = read is array_column and X.dtype.kind in "iufb"
+    if is_plain and not (X.dtype.kind in "iu" and _may_be_long(X)):
         kind: ColumnKind = "boolean" if X.dtype.kind == "b" else "numeric"
         numbers = np.ascontiguousarray(X, dtype=np.float64)
         return Frame.of_numbers(names, numbers, kind)
@@ -217,6 +219,10 @@ def _plain_array(column: Any) -> NDArray[Any]:
     return np.fromiter(to_list(), dtype=object)
 
 
+EXACT = 2**53  # up to which a double holds every whole number
+LARGEST = int(np.finfo(np.float64).max)
+WHOLE = (int, np.integer, decimal.Decimal)
+SCALARS = (str, float, np.floating, np.bool_, datetime.date, *WHOLE)
 ColumnAndCells = tuple[Column, NDArray[Any]]  # floats, or texts with None for missing
 
 
@@ -257,21 +263,22 @@ def checked_names(own: Sequence[str], given: Sequence[str] | None) -> tuple[str,
 def array_column(name: str, cells: NDArray[Any]) -> ColumnAndCells:
     """Return one column of an array, and what it holds."""
     kind = cells.dtype.kind
-    if kind in "iufb":
+    if kind in "iufb" and not (kind in "iu" and _may_be_long(cells)):
         of_truth = kind == "b"
         return Column(name, "boolean" if of_truth else "numeric"), cells.astype(float)
     if kind == "M":
         return Column(name, "date"), days_of(cells)
-    if kind not in "OUS":
+    if kind not in "OUSiu":
         return _unusable(name, len(cells), str(cells.dtype))
     plain = cells.tolist()
     values = [None if is_missing(cell) or cell == "" else cell for cell in plain]
     present = [cell for cell in values if cell is not None]
-    scalars = (str, int, float, np.integer)
-    if any(isinstance(cell, str) for cell in present):
-        if all(isinstance(cell, scalars) for cell in present):
-            texts = [None if cell is None else str(cell) for cell in values]
-            return Column(name, "text"), np.array(texts, dtype=object)
+    are_texts = any(isinstance(cell, str) for cell in present)
+    if (are_texts or any(map(_is_long, present))) and all(
+        isinstance(cell, SCALARS) for cell in present
+    ):
+        texts = [None if cell is None else str(cell) for cell in values]
+        return Column(name, "text"), np.array(texts, dtype=object)
     if present and all(isinstance(cell, bool | np.bool_) for cell in present):
         return Column(name, "boolean"), _floats(values)
     if present and all(isinstance(cell, datetime.date) for cell in present):
@@ -287,6 +294,23 @@ def array_column(name: str, cells: NDArray[Any]) -> ColumnAndCells:
     except (TypeError, ValueError):
         kinds = sorted({type(cell).__name__ for cell in present})
         return _unusable(name, len(cells), f"{' and '.join(kinds)} cells")
+
+
+def _may_be_long(numbers: NDArray[Any]) -> bool:
+    """Tell whether some number may be one that no double holds."""
+    return numbers.size > 0 and max(-int(numbers.min()), int(numbers.max())) > EXACT
+
+
+def _is_long(cell: Any) -> bool:
+    """Tell whether a cell is a whole number that no double holds, as long ids are."""
+    if isinstance(cell, bool) or not isinstance(cell, WHOLE):
+        return False
+    if isinstance(cell, decimal.Decimal) and not (
+        cell.is_finite() and cell == cell.to_integral_value()
+    ):
+        return False
+    whole = int(cell)
+    return abs(whole) > EXACT and (abs(whole) > LARGEST or float(whole) != whole)
 
 
 def _unusable(name: str, n_rows: int, why: str) -> ColumnAndCells:
@@ -311,8 +335,9 @@ def _pandas_column(name: str, series: Any) -> ColumnAndCells:
         return Column(name, "categorical"), _texts(series.tolist())
     kind = getattr(dtype, "kind", "O")
     if kind in "iuf":
-        numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return Column(name), np.asarray(numbers)
+        numbers = np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+        if kind == "f" or not (np.abs(numbers) > EXACT).any():
+            return Column(name), numbers
     if kind == "M":
         if getattr(dtype, "tz", None) is not None:  # as a clock on the wall shows them
             series = series.dt.tz_localize(None)
@@ -325,12 +350,16 @@ def _pandas_column(name: str, series: Any) -> ColumnAndCells:
 def _polars_column(name: str, series: Any) -> ColumnAndCells:
     kind = str(series.dtype)
     if kind.startswith(("Int", "UInt", "Float")):
-        return Column(name), np.asarray(series.cast(float).to_numpy())
+        numbers = np.asarray(series.cast(float).to_numpy())
+        if kind.startswith("Float") or not (np.abs(numbers) > EXACT).any():
+            return Column(name), numbers
     if kind.startswith(("Categorical", "Enum")):
         return Column(name, "categorical"), _texts(series.to_list())
     if kind.startswith("Date"):  # and Datetime
         return Column(name, "date"), days_of(series.dt.date().to_numpy())
-    if kind.startswith(("Boolean", "String", "Decimal", "Null", "Object")):
+    if kind.startswith(
+        ("Int", "UInt", "Boolean", "String", "Decimal", "Null", "Object")
+    ):
         return array_column(name, np.fromiter(series.to_list(), dtype=object))
     return _unusable(name, len(series), kind)
 
@@ -348,7 +377,9 @@ def arrow_column(name: str, column: Any) -> ColumnAndCells:
         labels = [None if v is None else str(v) for v in values]
         return Column(name, "categorical"), np.array(labels, dtype=object)
     if types.is_integer(kind) or types.is_floating(kind):
-        return Column(name), numbers_of(column.cast(pyarrow.float64(), safe=False))
+        numbers = numbers_of(column.cast(pyarrow.float64(), safe=False))
+        if types.is_floating(kind) or not (np.abs(numbers) > EXACT).any():
+            return Column(name), numbers
     if types.is_string(kind) or types.is_large_string(kind):
         texts = texts_of(column)
         texts[texts == ""] = None
@@ -357,7 +388,8 @@ def arrow_column(name: str, column: Any) -> ColumnAndCells:
         # Of moments with a time zone, the day that its clocks show.
         days = column.cast(pyarrow.date32(), safe=False).cast(pyarrow.int32())
         return Column(name, "date"), numbers_of(days.cast(pyarrow.float64()))
-    if types.is_decimal(kind) or types.is_boolean(kind) or types.is_null(kind):
+    listed = (types.is_integer, types.is_decimal, types.is_boolean, types.is_null)
+    if any(is_one(kind) for is_one in listed):
         return array_column(name, np.array(column.to_pylist(), dtype=object))
     return _unusable(name, len(column), f"{kind} cells")
 
