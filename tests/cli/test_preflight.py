@@ -283,7 +283,7 @@ def test_a_column_without_times_is_said_with_its_setting(here, run_cli):
     assert_stops(
         said.out,
         "The times of 'labels' by 'time_column' (column 'who') must be dates or "
-        "numbers, one in each row. Got 'p0'.",
+        "numbers, one in each row. Got another text in row 1.",
     )
 
 

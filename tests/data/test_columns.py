@@ -518,6 +518,16 @@ def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path_factory, body, hea
         pass
 
 
+@pytest.mark.parametrize("head", ["a;b;y", "a;b;y;", '"a";"b";"y";;'])
+def test_a_delimiter_at_the_end_of_rows_is_no_column(tmp_path, head):
+    path = tmp_path / "t.csv"
+    end = ";" * max(1, head.count(";") - 2)
+    path.write_text(f"{head}\n" + "".join(f"{i},5;u;{i % 2}{end}\n" for i in range(9)))
+    found = load(path, label="y")
+    assert found.X.names == ("a", "b")
+    assert found.X.numeric[:2, 0].tolist() == [0.5, 1.5]
+
+
 def test_one_column_may_be_another_delimiter(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a:y\n1:2\n")

@@ -11,7 +11,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from lessvfl import data
 from lessvfl.data import DataConfig, LabelConfig
 from lessvfl.data.labels import robust_deviation
-from lessvfl.errors import ConfigError, DataError
+from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.settings import fields_of, read, value_of
 
 FIELD = fields_of([LabelConfig])["class_weight"]
@@ -126,7 +126,7 @@ def test_names_of_classes_from_python_become_texts():
         ([1.0] * 7 + [np.nan], "Got nothing in row 8"),
         ([None] + [1.0] * 7, "Got nothing in row 1"),
         ([1.0, np.inf] + [1.0] * 6, "Got inf in row 2"),
-        (["1"] * 8, "Got '1' in row 1"),
+        (["1"] * 8, "Got a text in row 1"),
         ([0.0] * 8, "and one above 0. Got zero in every row"),
     ],
 )
@@ -204,7 +204,7 @@ def test_weight_columns_of_files(tmp_path):
     [
         ("x,w,label", "2", "v", "must be one of its columns: x, w. Got 'v'"),
         ("x,w,label", "2", "label", "must be one of its columns: x, w. Got 'label'"),
-        ("x,w,label", "much", "w", "Got 'much' in row 1"),
+        ("x,w,label", "much", "w", "Got a text in row 1"),
         ("x,w,label", "", "w", "Got nothing in row 1"),
         ("x,w,label", "-2", "w", "Got -2.0 in row 1"),
     ],
@@ -353,3 +353,26 @@ def test_names_of_classes_make_classes(tmp_path):
     assert data.load(tmp_path / "t.npz", task="regression").task == "regression"
     with pytest.raises(ConfigError, match="'task' must be left out for the data set"):
         data.load("digits", task="regression")
+
+
+@pytest.mark.parametrize("word", ["NA", " n/a", "null", "NaN", " "])
+def test_words_for_a_missing_label_are_no_class(word):
+    with pytest.raises(
+        DataError, match=r"Got 1 row without a label; .* counts as none"
+    ):
+        data.from_arrays([[0.0], [1.0], [2.0]], ["yes", "no", word])
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["Yes", "no", "yes"], "'Yes' and 'yes', which differ in case or outer blanks"),
+        (["no", "no ", "on"], "'no' and 'no ', which differ"),
+        (["a", "b", "?"], "have the class '\\?'; leave its rows out"),
+        (["mild", "None", "severe"], "have the class 'None'; leave"),
+    ],
+)
+def test_classes_that_may_be_one_or_none_are_named(names, words):
+    with pytest.warns(LessVFLWarning, match=words):
+        dataset = data.from_arrays([[0.0], [1.0], [2.0]], names)
+    assert dataset.label_names == tuple(sorted(names))

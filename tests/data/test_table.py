@@ -93,7 +93,7 @@ def test_decimals_are_numbers():
 
 def test_columns_of_arrays():
     arrays = [np.array([1, 2]), np.array([True, False])]
-    frame = frame_of_columns(map(array_column, ["a", "b"], arrays))
+    frame = frame_of_columns(map(array_column, ["a", "b"], arrays), (2, 2))
     assert frame.of_kind("boolean") == {1}
 
 

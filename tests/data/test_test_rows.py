@@ -139,14 +139,14 @@ def test_times_are_read_as_those_of_any_column(cells, first):
 @pytest.mark.parametrize(
     ("cells", "got"),
     [
-        (["2024-01-31", "soon"], "Got 'soon'."),
+        (["2024-01-31", "soon"], "Got another text in row 2."),
         (["2024-01-31", None], "Got 1 row without one."),
         (["2024-01-31", ""], "Got 1 row without one."),
         (["2024-01-31", "n/a"], "Got 1 row without one."),
         ([1.0, np.nan], "Got 1 row without one."),
-        ([1, "2024-01-01"], "Got '2024-01-01'."),
-        (["01/02/2024", "03/04/2024"], "Got '01/02/2024', whose day and month cannot"),
-        (["yes", "no"], "Got 'yes'."),
+        ([1, "2024-01-01"], "Got another cell in row 2."),
+        (["01/02/2024", "03/04/2024"], "Got dates whose day and month cannot"),
+        (["2024-01-01", "yes"], "Got another text in row 2."),
         ([[1, 2], [3, 4]], "Got a table."),
     ],
 )

@@ -57,6 +57,8 @@ def load_file(
     if not _is_npz(path):
         raw = read_table(path)
         frame, y = _labelled(raw, label, path)
+        raw = raw.select([name for name, _ in roles.each()])  # the rest is in memory
+        release_unused()
         table = from_arrays(frame, y, name=path.stem, task=task)
         return with_roles(table, roles, raw.written)
     label = label or "y"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lessvfl.data.frame import Dataset, Floats, Frame, check_texts, is_missing
 from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
-from lessvfl.errors import ConfigError, DataError
+from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.mechanisms import GRADIENT_DEFENCES
 from lessvfl.settings import Kind, Section, a_float, one_of, or_none, refuse, setting
 from lessvfl.terms import MEASURES, SCORE_TEXTS, Task, labels_text, listed, plural
@@ -25,6 +25,8 @@ LARGEST = 1e15  # label in deviations, whose square a network can hold
 EVEN = 0.25  # of an even share: what rows of a code have that are alike
 UNEVEN = 0.6  # of an even share: classes are uneven where the rarest has less
 FEW_CODES = 10  # different whole numbers at most that are classes, whichever they are
+NO_LABEL = {"", "na", "n/a", "#n/a", "<na>", "nan", "null"}  # words for a missing one
+MAYBE_NONE = {"none", "-", "?"}  # that may be classes, too
 MAX_CLASSES = 100  # more different whole numbers than this are amounts, not classes
 
 # What labels may be asked to be; classification is binary or multiclass.
@@ -158,15 +160,22 @@ def label_cells(y: Any, frame: Frame | None, name: str) -> list[Any] | NDArray[A
             f"The labels of '{name}' must be one column. Got shape {array.shape}."
         )
     cells: list[Any] | NDArray[Any] = array
+    advice = ""
     if array.dtype.kind in "iuf" and not isinstance(array, np.ma.MaskedArray):
         n_missing = int(np.isnan(array).sum())
     else:
         cells = array.tolist()
-        n_missing = sum(is_missing(cell) or cell == "" for cell in cells)
+        words = {cell for cell in cells if isinstance(cell, str) and _is_none(cell)}
+        n_missing = sum(is_missing(cell) or cell in words for cell in cells)
+        if words := words - {""}:
+            shown = listed(sorted(map(repr, words)))
+            advice = (
+                f"; {shown} counts as none: leave such rows out, or rename the class"
+            )
     if n_missing:
         raise DataError(
             f"The labels of '{name}' must have no missing cells. "
-            f"Got {plural(n_missing, 'row')} without a label."
+            f"Got {plural(n_missing, 'row')} without a label{advice}."
         )
     if frame is not None and frame.n_rows != len(cells):
         raise DataError(
@@ -174,6 +183,29 @@ def label_cells(y: Any, frame: Frame | None, name: str) -> list[Any] | NDArray[A
             f"Got {plural(frame.n_rows, 'row')} and {plural(len(cells), 'label')}."
         )
     return cells
+
+
+def _is_none(word: str) -> bool:
+    return word.strip().casefold() in NO_LABEL
+
+
+def _warn_of_classes(names: Sequence[str], owner: str) -> None:
+    """Warn of classes that may be one, or none."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(name.strip().casefold(), []).append(name)
+    for word, twins in alike.items():
+        shown = " and ".join(map(repr, twins))
+        if len(twins) > 1:
+            warn(
+                f"The labels of '{owner}' have the classes {shown}, which differ in "
+                "case or outer blanks alone; write them alike if they are one class."
+            )
+        elif word in MAYBE_NONE:
+            warn(
+                f"The labels of '{owner}' have the class {shown}; leave its rows out "
+                "if it stands for a missing label."
+            )
 
 
 def code_labels(
@@ -195,11 +227,11 @@ def code_labels(
     if numbers is None:
         if asked == "regression":
             raise DataError(
-                f"The labels of '{name}' must be numbers for regression. "
-                f"Got {cells[0]!r}."
+                f"The labels of '{name}' must be numbers for regression. Got texts."
             )
         distinct: Sequence[Any] | Floats = sorted(set(cells))
         check_texts(distinct, f"The labels of '{name}'")
+        _warn_of_classes([*map(str, distinct)], name)
     elif not np.isfinite(numbers).all():
         got = numbers[~np.isfinite(numbers)][0]
         raise DataError(f"The labels of '{name}' must be finite numbers. Got {got}.")

@@ -133,6 +133,11 @@ class RawTable:
         index = re.compile(r"__index_level_\d+__")
         return [name for name in self.table.column_names if not index.fullmatch(name)]
 
+    def select(self, names: Collection[str]) -> RawTable:
+        """Return those columns of it that have one of these names."""
+        chosen = [name for name in self.table.column_names if name in names]
+        return replace(self, table=self.table.select(chosen))
+
     def cells(self, name: str) -> NDArray[Any]:
         """Return the cells of a column, numbers as such."""
         numbers = self._plain_numbers(name)
@@ -179,7 +184,8 @@ class RawTable:
 
     def frame(self, names: Sequence[str]) -> Frame:
         """Return some of the columns, raw."""
-        frame = frame_of_columns(map(self._column, names), self.table.num_rows)
+        shape = (self.table.num_rows, len(names))
+        frame = frame_of_columns(map(self._column, names), shape)
         return replace(frame, decimal=self.decimal, findings=self.findings)
 
     def _column(self, name: str) -> ColumnAndCells:
@@ -314,17 +320,24 @@ def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
     with path.open("rb") as file:
         head = file.read(HEAD)
     encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf8"
-    delimiter = _delimiter(head.decode(encoding, errors="replace"))
+    text = head.decode(encoding, errors="replace").lstrip("\ufeff")
+    delimiter, ends_so = _delimiter(text)
 
     def read(encoding: str) -> Any:
         how = arrow.ReadOptions(encoding=encoding)
         parse = arrow.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in head)
+        if ends_so:  # every row but that of the names
+            names = [*next(csv.reader(io.StringIO(text), delimiter=delimiter)), ""]
+            how = arrow.ReadOptions(encoding=encoding, column_names=names, skip_rows=1)
         with arrow.open_csv(path, how, parse) as some:
             names = some.schema.names
         kinds = dict.fromkeys(names, pyarrow.string())
-        return arrow.read_csv(
+        table = arrow.read_csv(
             path, how, parse, arrow.ConvertOptions(column_types=kinds)
         )
+        while len(names) > 1 and names[-1] == "" and _is_empty(table.column(-1)):
+            table, names = table.remove_column(len(names) - 1), names[:-1]
+        return table
 
     try:
         table = read(encoding)
@@ -348,25 +361,40 @@ def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
     return RawTable(table, decimal, tuple(findings), True, texts)
 
 
-def _delimiter(head: str) -> str:
-    """Return what separates columns: the most often, in the first rows alike."""
-    counts = {}
+def _delimiter(head: str) -> tuple[str, bool]:
+    """Return what separates columns: the most often, in the first rows alike.
+
+    And whether all rows but that of the names end in one.
+    """
+    counts, ends = {}, {}
     for delimiter in DELIMITERS:
         rows = csv.reader(io.StringIO(head), delimiter=delimiter)
-        first = [len(row) for row, _ in zip(rows, range(5), strict=False) if row]
+        first = [row for row, _ in zip(rows, range(5), strict=False) if row]
         whole = first[:-1] if len(first) > 2 else first  # the last may be cut
-        counts[delimiter] = whole[0] if len({*whole}) == 1 else 0
-    return max(counts, key=lambda delimiter: counts[delimiter])
+        sizes = [len(row) for row in whole]
+        more = [size - sizes[0] for size in sizes[1:] if len(whole[0]) > 1]
+        ends[delimiter] = {*more} == {1} and not any(row[-1] for row in whole[1:])
+        alike = len({*sizes}) == 1 or ends[delimiter]
+        counts[delimiter] = sizes[0] if alike else 0
+    most = max(counts, key=lambda delimiter: counts[delimiter])
+    return most, ends[most]
+
+
+def _is_empty(column: Any) -> bool:
+    """Tell whether no cell of a column of texts has any."""
+    from pyarrow import compute
+
+    return not compute.any(compute.greater(compute.binary_length(column), 0)).as_py()
 
 
 def _has_decimal_commas(table: Any) -> bool:
     """Tell whether some column of texts is numbers with a comma for decimals."""
     from pyarrow import compute
 
-    from lessvfl.data.readings import find_reading, plain_numbers
+    from lessvfl.data.readings import find_reading
 
     for column in table.columns:
-        if plain_numbers(column, "") is None:
+        if compute.any(compute.match_substring(column, ",")).as_py():
             reading = find_reading(compute.unique(column).to_pylist(), "")
             if reading is not None and reading.decimal == ",":
                 return True

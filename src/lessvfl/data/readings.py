@@ -19,7 +19,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from lessvfl.data.arrow_cells import arrow_of, numbers_of, texts_of
+from lessvfl.data.arrow_cells import arrow_of, may_be_codes, numbers_of, texts_of
 from lessvfl.data.column import DIGITS, Reading
 from lessvfl.data.frame import Floats
 from lessvfl.data.row_cells import days_of_parts
@@ -69,7 +69,8 @@ NAMES = (
 MONTHS = {name[:n]: i for i, name in enumerate(NAMES, 1) for n in (3, 4, len(name))}
 
 FIRST_LOOK = 50  # texts that rule most readings out
-CODE = r"^(?:[-+]?(?:0\d|\d{16,}$)|\d+[eE]\d+$)"  # what may be one
+LONG = 16  # digits from which on a double may not hold a whole number
+CODE = rf"^(?:[-+]?(?:0\d|\d{{{LONG},}}$)|\d+[eE]\d+$)"  # what may be one
 FEW_WORDS, FEW_CELLS = 3, 0.05  # words among numbers or dates, and how many cells
 LIMITS = ("<", ">", "≤", "≥")  # as in <0.3, below what an instrument can tell
 LIMIT = f"^[{''.join(LIMITS)}]=? ?"
@@ -157,7 +158,8 @@ def plain_numbers(column: pyarrow.ChunkedArray, decimal: str) -> Floats | None:
     return None if first is None else _cast(column, decimal)
 
 
-def _cast(texts: pyarrow.ChunkedArray, decimal: str) -> Floats | None:
+def _cast(column: pyarrow.ChunkedArray, decimal: str) -> Floats | None:
+    texts = column.combine_chunks()  # each step takes its time by the chunk
     numbers = None if decimal == "," else _floats(texts)
     if numbers is None:  # of marks of missing cells, blanks or decimal commas
         texts = compute.utf8_trim_whitespace(texts)
@@ -182,6 +184,8 @@ def _are_codes(numbers: pyarrow.Array | pyarrow.ChunkedArray) -> bool:
 
     Sixteen digits and more are a number where the double nearest to it is the same.
     """
+    if not may_be_codes(numbers, LONG):  # as most columns
+        return False
     odd = numbers.filter(compute.match_substring_regex(numbers, CODE))
     if len(odd) == 0:
         return False
@@ -204,8 +208,13 @@ def _is_present(
     texts: pyarrow.StringArray, words: Collection[str] = ()
 ) -> pyarrow.BooleanArray:
     """Tell of clean texts which are neither marks of missing cells nor these words."""
-    marks = arrow_of(sorted(MISSING.union(map(str.lower, words))))
-    return compute.invert(compute.is_in(compute.utf8_lower(texts), value_set=marks))
+    marks = arrow_of(sorted(MISSING.union(map(_lower, words))))
+    return compute.invert(compute.is_in(compute.ascii_lower(texts), value_set=marks))
+
+
+def _lower(word: str) -> str:
+    """Return a word as Arrow writes it in small letters; for others it takes long."""
+    return "".join(letter.lower() if letter.isascii() else letter for letter in word)
 
 
 def _are_truths(texts: pyarrow.StringArray) -> bool:
@@ -298,7 +307,7 @@ def _days(texts: pyarrow.StringArray, pattern: str) -> Floats | None:
         return None
     whole = {field.name: parts.field(field.name) for field in parts.type}
     if WORD in pattern:
-        words = compute.utf8_lower(whole["month"])
+        words = compute.ascii_lower(whole["month"])
         whole["month"] = compute.index_in(words, value_set=arrow_of(MONTHS))
         if whole["month"].null_count:
             return None

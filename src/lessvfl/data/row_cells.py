@@ -16,6 +16,8 @@ from lessvfl.terms import plural
 
 FIRST_DIGITS, LAST_DIGITS, NO_END = 19000101, 20991231, 99991231  # days
 
+FIRST_LOOK = 50  # numbers that rule most columns out
+
 
 def canonical(value: object) -> str:
     """Return the text of an id, as it is written.
@@ -43,10 +45,10 @@ def days_of_digits(numbers: Floats) -> Floats | None:
 
     None where one of them is no day of the years 1900 to 2099, or 9999-12-31.
     """
+    if (numbers[:FIRST_LOOK] < FIRST_DIGITS).any():  # as of most columns
+        return None
     is_there = ~np.isnan(numbers)
     present = numbers[is_there]
-    if (present[:1] < FIRST_DIGITS).any():  # as of most columns
-        return None
     inside = (present >= FIRST_DIGITS) & (present <= LAST_DIGITS)
     if not (inside | (present == NO_END)).all() or (present % 1).any():
         return None
@@ -80,6 +82,7 @@ def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
         checked[row] = as_number(cell)
         if not 0 <= checked[row] < math.inf:
             got = "nothing" if cell is None or cell != cell else repr(cell)
+            got = "a text" if isinstance(cell, str) else got
             raise DataError(f"{allowed} Got {got} in row {row + 1}.")
     if not checked.any():
         raise DataError(f"{allowed[:-1]}, and one above 0. Got zero in every row.")
@@ -139,17 +142,17 @@ def _times(cells: Sequence[Any], allowed: str) -> NDArray[Any]:
         return np.array(days, dtype="M8[D]")
     if not all(isinstance(cell, str) for cell in present):
         numbers = np.array([as_number(cell) for cell in cells])
-        for cell in present:
-            if math.isnan(as_number(cell)):
-                raise DataError(f"{allowed} Got {cell!r}.")
+        for row, cell in enumerate(cells):
+            if cell is not None and math.isnan(as_number(cell)):
+                raise DataError(f"{allowed} Got another cell in row {row + 1}.")
         return _of_numbers(numbers)
     reading = find_reading(set(present), "")
     if reading is None or reading.kind == "truth":
-        odd = (t for t in present if not _is_time(t))
-        raise DataError(f"{allowed} Got {next(odd, present[0])!r}.")
+        odd = (row for row, t in enumerate(cells) if t and not _is_time(t))
+        raise DataError(f"{allowed} Got another text in row {next(odd, 0) + 1}.")
     if not reading.order:
         raise DataError(
-            f"{allowed} Got {present[0]!r}, whose day and month cannot be told apart."
+            f"{allowed} Got dates whose day and month cannot be told apart."
         )
     values = read_texts(np.array(cells, dtype=object), reading)
     assert values is not None, "the reading was found on these texts"
