@@ -98,8 +98,8 @@ def test_a_party_is_told_what_becomes_of_its_columns(here, run_cli):
     said = run_cli("check", "--config", path)
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines() == [
-        "Column 'who' of clinic: ids that are texts; matched as they are written with "
-        "those of the other sides",
+        "Column 'who' of clinic: ids that are texts; matched as they are written: "
+        "those of the other sides must be so, too",
         "Column 'collection_calls' of clinic: excluded by its party; left out",
         "Column 'calls_twice' of clinic: column 'calls' times 2; kept; one of the two "
         "is enough",

@@ -661,6 +661,8 @@ def test_a_party_learns_which_of_its_ids_are_the_label_holders() -> None:
         (np.array(["1", "2"], dtype=object), "whole numbers"),
         (["01", "02"], "whole numbers with leading zeros"),
         (["1", "A2"], "texts"),
+        (["1.0", "A2"], "texts"),
+        (["1.0", "02."], "whole numbers with a decimal point"),
     ],
 )
 def test_an_id_is_its_text(values: Any, kind: str) -> None:
@@ -741,6 +743,11 @@ CASES: dict[str, tuple[Any, Any, str]] = {
         lambda: party_of("plain", [f"{i:03}" for i in range(99)]),
         "The label holder's ids are whole numbers, the party's are whole numbers with "
         "leading zeros: one table has lost its zeros",
+    ),
+    "a point that the party gained": (
+        lambda: holder_of("plain", list(range(99))),
+        lambda: party_of("plain", [f"{i}.0" for i in range(99)]),
+        "the party's are whole numbers with a decimal point: one table has gained",
     ),
     "zeros that the party lost, aligned": (
         lambda: holder_of("none", [f"{i:03}" for i in range(99)]),

@@ -107,7 +107,7 @@ def _of_ids(ids: Ids | None) -> list[Finding]:
     """Say what the ids of a side look like, which those of the others must match."""
     if ids is None:
         return []
-    done = "matched as they are written with those of the other sides"
+    done = "matched as they are written: those of the other sides must be so, too"
     return [Finding(ids.column, f"ids that are {ids.kind}", done, "kept")]
 
 

@@ -25,8 +25,16 @@ from lessvfl.terms import plural
 
 MAX_IDS = 30_000_000  # of one table; a message of two points each stays under 2 GiB
 LEADING_ZEROS = "whole numbers with leading zeros"
-KINDS = ("absent", "texts", "whole numbers", LEADING_ZEROS)  # of all ids of a side
-ZEROS_LOST = {"whole numbers", LEADING_ZEROS}  # two sides of which none would match
+DECIMALS = "whole numbers with a decimal point"
+# Of all ids of a side, and what became of two sides of which none would match.
+KINDS = ("absent", "texts", "whole numbers", LEADING_ZEROS, DECIMALS)
+LOST = "one table has lost its zeros, as in a spreadsheet"
+GAINED = "one table has gained a decimal point, as whole numbers with gaps do in pandas"
+APART = {
+    frozenset({"whole numbers", LEADING_ZEROS}): LOST,
+    frozenset({"whole numbers", DECIMALS}): GAINED,
+    frozenset({LEADING_ZEROS, DECIMALS}): GAINED,
+}
 AT_ONCE = 1 << 12  # ids that are written out, or entries that are found, together
 DIGEST_BYTES = 16  # half of SHA-256: no two of MAX_IDS ids will collide
 
@@ -190,4 +198,6 @@ def _kind_of(texts: Sequence[str]) -> str:
     """Say what ids look like, for a side whose own look otherwise."""
     if all(map(PLAIN.fullmatch, texts)):
         return "whole numbers"
+    if all("." in text and WHOLE.fullmatch(text) for text in texts):
+        return DECIMALS
     return LEADING_ZEROS if all(map(str.isdecimal, texts)) else "texts"

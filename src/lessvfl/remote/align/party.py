@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lessvfl.errors import AlignmentError, PolicyError
 from lessvfl.remote.align import keys, messages, psi
 from lessvfl.remote.align.entries import COUNT, Entries
-from lessvfl.remote.align.ids import DIGEST_BYTES, KINDS, ZEROS_LOST
+from lessvfl.remote.align.ids import APART, DIGEST_BYTES, KINDS
 from lessvfl.remote.align.messages import AlignReader
 
 
@@ -71,12 +71,13 @@ class PartyAligner(messages.Side):
         if number >= len(KINDS) or (number == 0 and self.mode != "none"):
             raise reader.error("names no kind of ids")
         theirs = KINDS[number]
-        if self.ids is not None and {theirs, self.ids.kind} == ZEROS_LOST:
+        mine = theirs if self.ids is None else self.ids.kind
+        if (why := APART.get(frozenset({theirs, mine}))) is not None:
             raise AlignmentError(
-                f"The label holder's ids are {theirs}, the party's are "
-                f"{self.ids.kind}: one table has lost its zeros, as in a spreadsheet; "
+                f"The label holder's ids are {theirs}, the party's are {mine}: {why}; "
                 "write its ids out again as texts.",
-                public="The ids of all sides must have their leading zeros, or none.",
+                public="The ids of all sides must be written alike: with their leading "
+                "zeros or none, and without a decimal point.",
             )
         if self.mode == "psi":
             return self._offer_points(reader)
