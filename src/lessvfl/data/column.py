@@ -2,7 +2,17 @@
 
 A reader gives every column a `Column` and its cells; `infer_columns` decides what its
 texts are and whether it can be used; an `EncodedColumn` is the same column with what
-its party learnt from its training rows.
+its party learnt from its training rows. A party's `Encoding` is a tuple of these.
+
+These fields are final, and whatever is saved with a model has them by these names:
+
+- kind: `kind`, and `reading`, how its texts become such cells;
+- categories: `categories`, in the order of their encoded columns;
+- centres and scales: `shift` and `scale`, of dates `parts`; before these, of heavy
+  tails, `knots` and `levels`, and of dates `first`;
+- missing: `missing`, values that count as such, `fill`, which takes their place, and
+  `flag`, whether an encoded column says where; words are in `reading`;
+- why: `left_out`, why no party can use it, and `constant`.
 """
 
 from __future__ import annotations

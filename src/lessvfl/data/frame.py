@@ -135,10 +135,13 @@ class Frame:
         """Return the table of these columns, in this order."""
         index_of = {name: index for index, name in enumerate(self.names)}
         chosen = [index_of[name] for name in names]
+        places: list[int] | slice = chosen
+        if chosen and chosen == [*range(chosen[0], chosen[-1] + 1)]:
+            places = slice(chosen[0], chosen[-1] + 1)
         return replace(
             self,
             columns=tuple(self.columns[index] for index in chosen),
-            numeric=self.numeric[:, chosen],
+            numeric=self.numeric[:, places],  # of neighbours without a copy
             text={i: self.text[at] for i, at in enumerate(chosen) if at in self.text},
             source="",
         )
