@@ -25,10 +25,10 @@ from lessvfl.data.column import (
     Finding,
     Reading,
 )
+from lessvfl.data.days import days_of_digits
 from lessvfl.data.frame import Floats, Frame
 from lessvfl.data.leaks import giveaways, text_codes
 from lessvfl.data.relations import relations
-from lessvfl.data.row_cells import days_of_digits
 from lessvfl.data.sentinels import suspects
 from lessvfl.errors import DataError
 from lessvfl.terms import listed, plural

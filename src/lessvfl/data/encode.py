@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data.column import KIND_WORDS, EncodedColumn, Reading
+from lessvfl.data.days import days_of_digits
 from lessvfl.data.frame import Floats, Frame, Table
 from lessvfl.data.learn import (
     AS_IS_FILL,
@@ -26,7 +27,6 @@ from lessvfl.data.learn import (
     learner_of,
     wrong,
 )
-from lessvfl.data.row_cells import days_of_digits
 from lessvfl.data.sentinels import MarksByColumn, blank
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.terms import plural

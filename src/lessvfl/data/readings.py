@@ -21,8 +21,8 @@ from pyarrow import compute
 
 from lessvfl.data.arrow_cells import arrow_of, may_be_codes, numbers_of, texts_of
 from lessvfl.data.column import DIGITS, Reading
+from lessvfl.data.days import days_of_parts
 from lessvfl.data.frame import Floats
-from lessvfl.data.row_cells import days_of_parts
 
 # What stands for a missing cell among numbers, truth values and dates, in any case.
 MISSING = frozenset({"", "na", "n/a", "#n/a", "null", "none", "nan", "-", "?"})

@@ -13,7 +13,7 @@ from lessvfl.data.column import ColumnKind
 
 
 @dataclass(frozen=True)
-class Rule:
+class TypeRule:
     """What a column holds, what it becomes, and cells that it is true of.
 
     Row i of an example has the cell at i, counted round, with i in place of ``{i}``.
@@ -30,7 +30,7 @@ NUMBER, CODE = "numbers", "texts as they are written: categories, or ids"
 DATE = "day, month, weekday and days since the first: one feature"
 OUT = "left out"
 RULES = (
-    Rule(
+    TypeRule(
         "numbers: `5`, `-0.5`, `+2`, `1e-3`, `1.5e+03`, `inf`",
         "numbers; infinite ones stop a run",
         "numeric",
@@ -43,7 +43,7 @@ RULES = (
             (" 4 ", "0", "-0"),
         ],
     ),
-    Rule(
+    TypeRule(
         "numbers with marks, units or limits: `1,234.50`, `1.234,50`, `1 234,5`, "
         "`1'234.5`, `€ 5`, `12 %`, `(5.00)`, `<0.3`",
         "numbers, if every cell is one in the same notation and unit; `12 %` is 12, "
@@ -62,14 +62,14 @@ RULES = (
             ("$-1", "$ 3"),
         ],
     ),
-    Rule(
+    TypeRule(
         "numbers or dates among which up to three words (`missing`, `n.d.`) stand in "
         "at most 5 % of the cells",
         "numbers or dates; these cells count as missing",
         "numeric",
         [("missing", *["{i}.5"] * 29), ("n.d.", *["1.{i:03},5"] * 29)],
     ),
-    Rule(
+    TypeRule(
         "codes: numbers with leading zeros (`007`), whole ones that no double holds "
         "(of 16 digits and more), or such as `1e5` in a column without decimals",
         CODE,
@@ -83,19 +83,19 @@ RULES = (
             ("-01", "5"),
         ],
     ),
-    Rule(
+    TypeRule(
         "names of ranges: `<5` and `>5` in more than half of the different texts",
         "categories",
         "categorical",
         [("<5", ">5"), ("<10", "10", ">10")],
     ),
-    Rule(
+    TypeRule(
         "`yes`/`no`, `y`/`n`, `true`/`false`, `t`/`f`, `on`/`off`, in any case",
         "truth values",
         "boolean",
         [("yes", "No"), ("True", "False", "NA"), ("t", "f"), ("on", "off"), ("y", "n")],
     ),
-    Rule(
+    TypeRule(
         "dates: date types, `2024-12-31` with or without a time, `31/12/2024`, "
         "`12/31/2024`, `31.12.24`, `31-Dec-2024`, `Dec 31, 2024`, `2024-12`, and "
         "`20241231` if every cell is a day of 1900 to 2099, or 99991231",
@@ -120,13 +120,13 @@ RULES = (
             ("20200131", "", "20240229"),
         ],
     ),
-    Rule(
+    TypeRule(
         "dates such as `01/02/2024` where no cell tells day from month",
         OUT,
         None,
         [("01/02/2024", "03/04/2024"), ("01/02/24", "3/4/24")],
     ),
-    Rule(
+    TypeRule(
         "other texts, with at most half as many different ones as rows",
         "categories; where there are more than `max_categories`, the most frequent are "
         "categories and the others become all zeros",
@@ -141,10 +141,10 @@ RULES = (
             ("20201331", "A"),
         ],
     ),
-    Rule(
+    TypeRule(
         "other texts: ids, names, free text", OUT, None, [("person {i}",), ("{i:05}",)]
     ),
-    Rule(
+    TypeRule(
         "whole numbers that all differ, in a column named like an id (`ID`, "
         "`patient_id`, `rowId`, `Customer ID`, `Index`), or without a name, as the "
         "index that pandas writes",
@@ -153,14 +153,14 @@ RULES = (
         [("7{i}3",)],
         "Customer ID",
     ),
-    Rule(
+    TypeRule(
         "a count of the rows: 0, 1, 2, ... or 1, 2, 3, ... down a table of 50 rows or "
         "more, whatever its name",
         OUT,
         None,
         [("{i}",)],
     ),
-    Rule(
+    TypeRule(
         "nothing, or of a kind no network can use (lists, bytes, durations)",
         OUT,
         None,
@@ -169,7 +169,7 @@ RULES = (
 )
 
 
-def columns_of(n_rows: int) -> Mapping[str, tuple[Rule, list[str]]]:
+def columns_of(n_rows: int) -> Mapping[str, tuple[TypeRule, list[str]]]:
     """Return columns of cells as they are written, each with the rule for it."""
     return {
         f"{number}.{place} {rule.name}": (
