@@ -367,9 +367,11 @@ def party_numbers(
     if how is not None:
         how = {
             **how,
-            "scores": dict(zip(features, how["scores"], strict=True)),
-            "why": dict(zip(features, how["why"], strict=True)),
-            "at_most": dict(zip(features, how["at_most"], strict=True)),
+            **{
+                key: dict(zip(features, how[key], strict=True))
+                for key in ("scores", "why", "at_most", "signs")
+                if key in how  # a run that an older version began has no signs
+            },
             "pairs": [[features[a], features[b], v] for a, b, v in how["pairs"]],
             "power": power(how["sight"], share),
         }
