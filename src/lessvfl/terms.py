@@ -31,6 +31,9 @@ Stage = Literal[
 
 # Why a feature was kept or removed by its party's shadows: the words of the JSON, which
 # docs/json.md explains and lessvfl.report.reasons puts into sentences.
+# On a column, over all runs. Removed is what went and has no verdict: nothing bounds
+# what it may do, or its party alone knows.
+ColumnVerdict = Literal["needed", "not needed", "undecided", "removed"]
 Reason = Literal[
     "strength",
     "pair",

@@ -10,7 +10,7 @@ from tests.report.sides import party_record, server_record
 from lessvfl.cli import app, results
 from lessvfl.errors import LessVFLWarning
 from lessvfl.report import intervals, operator, sentences, tables
-from lessvfl.report.verdicts import reasons_by_party, verdicts
+from lessvfl.report.verdicts import NOT_NEEDED_SCOPE, reasons_by_party, verdicts
 from lessvfl.terms import bytes_text
 
 
@@ -50,7 +50,8 @@ def test_a_party_says_in_a_log_what_may_go(whole, capsys):
     for line, verdict in zip(lines[1:4], order, strict=True):
         own = [one.feature for one in verdicts(record) if one.verdict == verdict]
         more = f" and {len(own) - 8} more" * (len(own) > 8)
-        assert line == f"{verdict.capitalize()}: {', '.join(own[:8])}{more}"
+        scope = f" ({NOT_NEEDED_SCOPE})" * (verdict == "not needed")
+        assert line == f"{verdict.capitalize()}{scope}: {', '.join(own[:8])}{more}"
     assert lines[4].startswith("Sent to the server: ")
     (row,) = [row for row in operator.sent(record) if row.title == "evaluation"]
     assert f"evaluation {bytes_text(row.up)}" in lines[4]

@@ -241,9 +241,14 @@ def tell_party(record: RunRecord) -> None:
     say(f"{operator.headline(record)}.")
     for sentence in (*verdicts.dwarfing(record), *privacy.spent(record)):
         say(sentence)
-    for verdict in (verdicts.NOT_NEEDED, verdicts.UNDECIDED, verdicts.NEEDED):
+    for verdict, more in {
+        verdicts.NOT_NEEDED: f" ({verdicts.NOT_NEEDED_SCOPE})",
+        verdicts.REMOVED: " (nothing bounds their effects)",
+        verdicts.UNDECIDED: "",
+        verdicts.NEEDED: "",
+    }.items():
         some = [one for one in found if one.verdict == verdict]
-        title = f"{verdict[0].upper()}{verdict[1:]}"
+        title = f"{verdict.capitalize()}{more}"
         if some and is_terminal:
             say(f"{title}:")
             _print_verdicts(some)
