@@ -51,13 +51,12 @@ def test_a_column_that_acts_along_a_curve_may_have_more_than_little(law, kind):
     assert found.signs[acting].min() >= 1
     others = slice(len(acting), None)
     assert found.at_most[others].median() < 0.1
-    assert found.signs[others].median() < 1
 
 
 def test_of_columns_that_do_nothing_few_have_signs():
     looks = [a_pass(*drawn("t3", seed)).choose() for seed in range(30)]
     signs = torch.stack([one.signs for one in looks])
-    assert 0.02 < float((signs >= 1).double().mean()) < 2.5 * curves.SIGN
+    assert 0.05 < float((signs >= 1).double().mean()) < 2.5 * curves.SIGN
 
 
 def test_shares_of_nothing_are_chi_squares_over_rows():

@@ -17,9 +17,7 @@ from torch import Tensor
 from lessvfl.core.moments import RIDGE, Moments, chance, dimension
 from lessvfl.core.pairs import AT_ONCE, MOST_COLUMNS, MOST_ROWS
 
-SIGN = (
-    0.05  # of the columns that do nothing have a sign of a pair, and as many of a curve
-)
+SIGN = 0.1  # share of useless columns with a sign of a curve, and with one of a pair
 WAVES = 5  # half periods of cosines of the rank: the first is up or down, the next a U
 
 
