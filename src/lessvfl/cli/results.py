@@ -237,7 +237,7 @@ def _ends(run: Mapping[str, Any], score: str) -> str:
 
 
 def tell_party(record: RunRecord) -> None:
-    """Say how a run ended for a party: what may go and why, what was sent to whom."""
+    """Say how a run ended for a party: what it does without, and what was sent."""
     from rich.console import Console
 
     from lessvfl.report import operator, privacy, verdicts

@@ -1,4 +1,4 @@
-"""The page of a party's operator: what to stop collecting, why, and what was sent.
+"""The page of a party's operator: what the model does without, and what was sent.
 
 A party's record has its own columns alone and no score. What was revealed is derived
 from it: the settings, the bill, and what ``reveal`` and ``align`` allowed.
