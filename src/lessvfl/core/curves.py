@@ -62,11 +62,11 @@ def _beside(seen: Moments, kept: Tensor) -> Tensor:
 
 def _ranks(X: Tensor) -> Tensor:
     """Return ranks between 0 and 1, equal ones for equal cells."""
-    cells = X.T.contiguous()
-    order = cells.sort(dim=1).values
-    below = torch.searchsorted(order, cells)
-    upto = torch.searchsorted(order, cells, right=True)
-    return ((below + upto) / (2 * len(X))).T.to(X)
+    order, place = X.T.contiguous().sort(dim=1)
+    below = torch.searchsorted(order, order)
+    upto = torch.searchsorted(order, order, right=True)
+    ranks = ((below + upto) / (2 * len(X))).to(X)
+    return torch.empty_like(ranks).scatter_(1, place, ranks).T.contiguous()
 
 
 def _curves(X: Tensor, ranks: Tensor, normal: Tensor) -> Iterator[Tensor]:
