@@ -30,7 +30,7 @@ LAWS: dict[str, Callable[..., NDArray[Any]]] = {
 }
 ACTING: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {  # of columns around 0
     "straight": lambda x: x,
-    "|x|": np.abs,
+    "distance": np.abs,
     "x squared": np.square,
     "sin 3x": lambda x: np.sin(3 * x),
     "step": lambda x: (x > np.quantile(x, 0.7)).astype(float),
