@@ -681,7 +681,7 @@ def test_json_page_has_every_field() -> None:
             found |= {f"curve.{key}" for point in run["curve"] for key in point}
     # What holds names of parties, stages or features, or the four moments of a score.
     inner = re.compile(
-        r"importance\..+|.+\.PARTY\.(scores|share|why|at_most)\..+|seconds\..+|.+\.(pretrained|selected|final|best)"
+        r"importance\..+|.+\.PARTY\.(scores|share|why|at_most|signs|verdicts)\..+|seconds\..+|.+\.(pretrained|selected|final|best)"
         r"|.+\.(PARTY|STAGE)|communication\.payload_bytes|.+\.PARTY\.(power|sight)"
         r"|(baseline|predicted|intervals|data\.classes|privacy\.columns\.PARTY)\..+|trees|trees\.splits\..+"
     )

@@ -203,8 +203,8 @@ def test_plots_return_axes(fitted):
 
 def test_the_selection_is_a_table(fitted):
     table = pd.DataFrame(fitted.selection_)
-    assert pl.DataFrame(fitted.selection_).shape == table.shape == (30, 7)
-    assert list(table) == "party feature kept strength mark pair why".split()
+    assert pl.DataFrame(fitted.selection_).shape == table.shape == (30, 8)
+    assert list(table) == "party feature verdict kept strength mark pair why".split()
     kept = table[table["kept"]]
     assert {
         party: tuple(sorted(rows["feature"])) for party, rows in kept.groupby("party")

@@ -40,7 +40,10 @@ Reason = Literal[
     "says nothing beside the others",
     "most",
 ]
-# How those that are kept were found, likewise.
+# On a column, over all runs. Removed is what went and has no verdict: nothing bounds
+# what it may do, or its party alone knows.
+ColumnVerdict = Literal["needed", "not needed", "undecided", "removed"]
+# How features that are kept were found, in words of the JSON, too.
 SelectionRule = Literal["path", "elimination"]
 
 # A renamed stage keeps the name of its random streams.

@@ -32,6 +32,7 @@ COMMANDS = {
     "support": r"\| linear \| .+ \|",
     "trees": r"\| breast-cancer \| 455 x 30 \| .+ \|",
     "verdicts": r"\| 100 \| 0.05 \| .+ \|",
+    "verdicts acting": r"\| 100 \| \d+ \| .+ \|",
 }
 
 

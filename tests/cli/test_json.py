@@ -254,7 +254,11 @@ def check_consensus(found: Any) -> None:
     runs = [run["features"] for run in found["runs"]]
     assert found["consensus"].keys() == runs[0].keys()
     for party, one in found["consensus"].items():
-        assert one.keys() == {"recommended", "share"}
+        assert one.keys() == {"recommended", "share", "verdicts"}
+        assert one["verdicts"].keys() == {
+            *runs[0][party]["kept"],
+            *runs[0][party]["removed"],
+        }
         kept = {name for run in runs for name in run[party]["kept"]}
         counts = {
             name: sum(name in run[party]["kept"] for run in runs) for name in kept

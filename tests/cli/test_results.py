@@ -10,7 +10,7 @@ from tests.report.sides import party_record, server_record
 from lessvfl.cli import app, results
 from lessvfl.errors import LessVFLWarning
 from lessvfl.report import intervals, operator, sentences, tables
-from lessvfl.report.verdicts import reasons_by_party, verdicts
+from lessvfl.report.verdicts import NOT_NEEDED_SCOPE, reasons_by_party, verdicts
 from lessvfl.terms import bytes_text
 
 
@@ -50,7 +50,8 @@ def test_a_party_says_in_a_log_what_may_go(whole, capsys):
     for line, verdict in zip(lines[1:4], order, strict=True):
         own = [one.feature for one in verdicts(record) if one.verdict == verdict]
         more = f" and {len(own) - 8} more" * (len(own) > 8)
-        assert line == f"{verdict.capitalize()}: {', '.join(own[:8])}{more}"
+        scope = f" ({NOT_NEEDED_SCOPE})" * (verdict == "not needed")
+        assert line == f"{verdict.capitalize()}{scope}: {', '.join(own[:8])}{more}"
     assert lines[4].startswith("Sent to the server: ")
     (row,) = [row for row in operator.sent(record) if row.title == "evaluation"]
     assert f"evaluation {bytes_text(row.up)}" in lines[4]
@@ -92,11 +93,12 @@ def test_a_server_says_in_a_log_what_came_out(whole, capsys):
     assert lines[1].startswith("less-vfl-auto with 3 parties; test accuracy 0.")
     assert lines[3].startswith(f"seed 1: accuracy {final:.4f}")
     without, score = tables.missed(record)["bank"]
-    assert f"without bank: accuracy {without:.3f} instead of {score:.3f}" in lines[4:]
+    said = f"without bank: accuracy {without:.3f} instead of {score:.3f}, overstated"
+    assert any(line.startswith(said) for line in lines[4:])
     adds = intervals.of_loss(record, "bank")
     assert adds is not None
     assert adds.mean == pytest.approx(score - without)
-    assert f"bank adds {adds.mean:.3f} ({adds.words})" in lines[4:]
+    assert f"bank adds {adds.mean:.3f} ({adds.words}), overstated" in lines[4:]
     assert lines[-1].startswith("Intervals (95 %) are of one run")
     assert "insurer kept none of its features in 2 of 2 seeds." in lines
     assert len(lines) == 12

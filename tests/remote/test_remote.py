@@ -40,9 +40,8 @@ from lessvfl.remote.policy import LEAST, LIMITS, REFUSED, Policy
 from lessvfl.remote.server import ServerProcess
 from lessvfl.remote.server_folder import known_form, note_offers
 from lessvfl.remote.tables import NOT_THE_SERVERS, LabelTable
-from lessvfl.run import profiles, simulate
+from lessvfl.run import profiles, simulate, verdicts
 from lessvfl.run.folder import load
-from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
 from lessvfl.wire import dial
@@ -337,7 +336,7 @@ def compare(record, own, *expected):
     assert len(record.runs) == len(expected)
     for place, (numbers, right) in enumerate(zip(record.runs, expected, strict=True)):
         compare_one(numbers, {n: of.runs[place] for n, of in own.items()}, right)
-    agreed = consensus([right["features"] for right in expected])
+    agreed = verdicts.agreed(expected)
     assert {name: of.consensus[name] for name, of in own.items()} == agreed
 
 
@@ -782,8 +781,12 @@ def test_what_parties_reveal_is_in_the_record(whole, tmp_path, reveal):
                 }
                 for name in HELD
             }
-    agreed = {name: party.consensus[name] for name, party in own.items()}
-    assert record.consensus == (agreed if reveal == "features" else {})
+    assert set(record.consensus) == (set(own) if reveal == "features" else set())
+    for name, one in record.consensus.items():
+        right = own[name].consensus[name]
+        assert one | {"verdicts": right["verdicts"]} == right
+        for feature, verdict in one["verdicts"].items():  # none of it contradicts
+            assert verdict in ("removed", right["verdicts"][feature])
     assert RunRecord.read(folder / "server") == record
     page = report.build(folder / "server").read_text()
     assert ("Recommended features" in page) == (reveal == "features")

@@ -25,8 +25,7 @@ from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.seed import SERVER
 from lessvfl.remote.server import ServerProcess
 from lessvfl.remote.tables import LabelTable
-from lessvfl.run import profiles, simulate
-from lessvfl.run.numbers import consensus
+from lessvfl.run import profiles, simulate, verdicts
 from lessvfl.run.record import RunRecord, write_atomically
 from lessvfl.status import Status, terminal, words
 from lessvfl.wire.flight import Address
@@ -393,8 +392,7 @@ def test_try_with_several_seeds_is_one_session(run_cli, tmp_path):
             "consensus": alone["consensus"],
         }
         assert_alike(alone, mine)
-    features = [alone["runs"][0]["features"] for alone in each]
-    assert tried.json["consensus"] == consensus(features)
+    assert tried.json["consensus"] == verdicts.agreed([one["runs"][0] for one in each])
     assert tried.json["runs"][0]["features"] != tried.json["runs"][1]["features"]
     sides = out / "sides" / "all-seeds"
     for name in ("party0", "party1"):

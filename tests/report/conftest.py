@@ -11,7 +11,7 @@ from matplotlib import pyplot
 from tests.report import real
 
 from lessvfl import report
-from lessvfl.run.numbers import consensus
+from lessvfl.run import verdicts
 from lessvfl.run.record import RunRecord
 
 MOMENTS = ("pretrained", "selected", "final", "best")
@@ -143,7 +143,7 @@ def fake_record(
         "started": "2025-06-01T09:30:00+00:00",
         "notes": notes or [],
     }
-    agreed = consensus([run["features"] for run in runs])
+    agreed = verdicts.agreed(runs)
     return RunRecord(header, runs, status, message, agreed)
 
 

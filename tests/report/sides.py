@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord
+from lessvfl.run.verdicts import agreed
 
 
 def header_of(whole: RunRecord) -> dict[str, Any]:
@@ -59,8 +59,7 @@ def party_record(whole: RunRecord, party: str = "bank", **header: Any) -> RunRec
         "config": {"bits": 4, "dtype": "float32"},
         "data": {"name": "columns", "n_train": 7352, "n_test": 2947, "n_features": 15},
     }
-    agreed = consensus([run["features"] for run in runs])
-    return RunRecord(first_line | header, runs, "complete", consensus=agreed)
+    return RunRecord(first_line | header, runs, "complete", consensus=agreed(runs))
 
 
 def server_record(
@@ -99,8 +98,7 @@ def server_record(
     }
     unknown = {"name": "labels", "n_features": None, "n_real": None}
     first_line["data"] = whole.header["data"] | unknown
-    known = [{p: n for p, n in run["features"].items() if n} for run in runs]
-    return RunRecord(first_line, runs, "complete", consensus=consensus(known))
+    return RunRecord(first_line, runs, "complete", consensus=agreed(runs))
 
 
 def rated_record(

@@ -8,7 +8,7 @@ from lessvfl import report
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.report import tables
 from lessvfl.report.finding import finding
-from lessvfl.run.numbers import consensus
+from lessvfl.run import verdicts
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_pixels_are_drawn_of_the_run_that_removed_some(tmp_path, make_record):
                         f"pixel_{y}_{int(name[-2:])}" if name[4] == "_" else name
                         for name in names[state]
                     ]
-        agreed = consensus([run["features"] for run in record.runs])
+        agreed = verdicts.agreed(record.runs)
         dataclasses.replace(record, consensus=agreed).write(folder)
     text = report.compare(folders, tmp_path / "out.html").read_text(encoding="utf-8")
     assert "Pixels kept and removed by LESS-VFL" in text

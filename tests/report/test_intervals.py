@@ -29,7 +29,7 @@ def test_one_run_has_its_own_interval():
     found = intervals.of_score(one, "auc")
     assert found == pytest.approx((0.8, 0.75, 0.84))
     assert intervals.score_words(one, "auc") == " (0.750 to 0.840)"
-    assert intervals.loss_words(one, "bank") == "0.100 (0.050 to 0.140)"
+    assert intervals.loss_words(one, "bank") == "0.100 (0.050 to 0.140), overstated"
     assert "test AUC 0.800 (95 %: 0.750 to 0.840)" in sentences.headline(one)
 
 

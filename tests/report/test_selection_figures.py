@@ -174,7 +174,7 @@ def test_parties_have_features_bytes_and_the_score_without(make_record):
     final = run["accuracy"]["final"]
     assert texts[0] == (
         f"{n_kept} of 8 kept; 5.0 kB sent, 3.0 kB received\n"
-        f"accuracy 0.500 without it, {final:.3f} with all"
+        f"accuracy 0.500 without it (loss overstated), {final:.3f} with all"
     )
     assert "\n" not in texts[1]
     assert max(ax.get_xticks()) <= 8

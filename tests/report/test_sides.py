@@ -11,7 +11,14 @@ from tests.report.sides import party_record, server_record
 from lessvfl import report, terms
 from lessvfl.errors import ConfigError
 from lessvfl.report import bill, operator, parts, sentences, server, tables
-from lessvfl.report.verdicts import features_csv, reasons_by_party, verdicts
+from lessvfl.report.verdicts import (
+    NOT_NEEDED_SCOPE,
+    features_csv,
+    reasons_by_party,
+    verdicts,
+)
+from lessvfl.run.record import RunRecord
+from lessvfl.run.verdicts import agreed
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +50,10 @@ def one_run(record, kept, removed, why=None, **unsure):
         scores = dict.fromkeys(kept, 2.0) | dict.fromkeys(removed, 0.5)
         how = {"scores": scores, "why": why, "pairs": [], "false_share": None}
         at_most = dict.fromkeys([*kept, *removed], 0.02) | unsure
+        how |= {"at_most": at_most, "signs": dict.fromkeys(at_most, 0.5)}
         power = {"auc": None, "correlation": 0.1, "finds": 0.97}
-        run["selection"] = {"bank": {**how, "at_most": at_most, "power": power}}
+        run["selection"] = {"bank": {**how, "power": power}}
+    found.consensus = agreed(found.runs)
     return found
 
 
@@ -99,7 +108,8 @@ def test_a_server_does_not_make_up_why_a_party_removed_a_feature(whole):
     told = verdicts(server_record(whole, {"bank": "features"}))
     assert {one.party for one in told} == {"bank"}
     assert {one.why for one in told} == {"not revealed"}
-    assert {one.words for one in told} == {"its party did not say"}
+    assert {one.words for one in told} == {"its party knows why, and the verdict"}
+    assert {one.verdict for one in told if not one.n_kept} == {"removed"}
 
 
 def test_the_list_of_features_as_csv(own):
@@ -150,6 +160,35 @@ def test_the_csv_goes_where_a_record_names_no_feature_any_more(tmp_path, whole):
     assert not (tmp_path / "features.csv").exists()
 
 
+def test_a_servers_own_columns_have_one_verdict(tmp_path, whole):
+    """It is told no evidence; the verdict of its party is in the folder of that."""
+    server_record(whole, {"bank": "features"}).write(tmp_path)
+    party_record(whole).write(tmp_path / "own")
+    for folder in (tmp_path, tmp_path / "own"):
+        report.build(folder)
+    found = [
+        {
+            row["feature"]: row["verdict"]
+            for row in csv.DictReader(
+                (folder / "features.csv").read_text().splitlines()
+            )
+        }
+        for folder in (tmp_path, tmp_path / "own")
+    ]
+    assert found[0] == found[1]
+    assert set(found[0].values()) == {"needed", "not needed", "undecided"}
+    gone = [
+        one
+        for one in verdicts(RunRecord.read(tmp_path))
+        if (one.verdict, one.is_kept) == ("undecided", False)
+    ]
+    page = "".join(read_whole((tmp_path / "report.html").read_text()).words)
+    assert f"({len(gone)} of them undecided)" in page
+    other = party_record(whole, run="1" * 32)  # of an earlier run in that folder
+    other.write(tmp_path / "own")
+    assert "not needed" not in features_csv(RunRecord.read(tmp_path))
+
+
 # ------------------------------------------------------------------ the operator's page
 
 
@@ -184,21 +223,21 @@ def test_the_page_of_a_party_says_what_its_noise_spent(own):
             ["a"],
             ["b"],
             {"a": "strength", "b": "weak"},
-            "You may stop collecting 1 of your 2 features: it is no stronger than "
-            "chance beside those kept",
+            "Not needed by this model: 1 of your 2 features (SCOPE): it is no stronger "
+            "than chance beside those kept",
         ),
         (
             ["a"],
             ["b", "c"],
             {"a": "strength", "b": "weak", "c": "says nothing beside the others"},
-            "You may stop collecting 2 of your 3 features: 1 is no stronger than "
-            "chance beside those kept and 1 adds nothing to those kept",
+            "Not needed by this model: 2 of your 3 features (SCOPE): 1 is no stronger "
+            "than chance beside those kept and 1 adds nothing to those kept",
         ),
         (
             [],
             ["a", "b"],
             {"a": "chance", "b": "chance"},
-            "Not needed by this model: both of your features; they are no "
+            "Not needed by this model: both of your features (SCOPE): they are no "
             "stronger than chance",
         ),
         (
@@ -213,8 +252,8 @@ def test_the_page_of_a_party_says_what_its_noise_spent(own):
             ["a"],
             ["b", "c"],
             None,
-            "Not needed by this model: 2 of your 3 features; they are below what the "
-            "method keeps",
+            "Removed from this model: 2 of your 3 features (nothing bounds their "
+            "effects): they are below what the method keeps",
         ),
     ],
 )
@@ -223,8 +262,8 @@ def test_the_first_sentence_says_what_may_go_and_why(
 ):
     record = one_run(whole, kept, removed, why)
     said = operator.headline(record)
-    assert said.startswith(sentence)
-    assert f"<h1>{said}</h1>" in report.page(record)
+    assert said.startswith(sentence.replace("SCOPE", NOT_NEEDED_SCOPE))
+    assert said in words_of(record)
 
 
 def test_what_nothing_is_known_of_is_undecided(whole):
@@ -234,7 +273,7 @@ def test_what_nothing_is_known_of_is_undecided(whole):
     assert operator.headline(none) == "Undecided: all your 3 features"
     some = one_run(whole, [], ["a", "b", "c"], chance, a=0.3)
     said = operator.headline(some)
-    assert said.startswith("Not needed by this model: 2 of your 3 features; they are")
+    assert said.startswith("Not needed by this model: 2 of your 3 features (little")
     assert said.endswith("; 1 is undecided")
     kept = one_run(whole, ["a"], ["b", "c"], weak | {"a": "strength"}, b=0.3, c=0.3)
     assert operator.headline(kept) == (
@@ -255,9 +294,12 @@ def test_a_choice_that_is_not_stable_is_undecided(own):
             assert one.verdict == "undecided"
         elif one.n_kept == 0:
             assert one.at_most is not None
-            assert one.little is not None
-            little = one.at_most <= one.little
-            assert one.verdict == ("not needed" if little else "undecided")
+            assert one.signs is not None
+            (little,) = {
+                run["selection"]["bank"]["power"]["correlation"] for run in own.runs
+            }
+            is_little = one.at_most <= little and one.signs < 1
+            assert one.verdict == ("not needed" if is_little else "undecided")
         else:
             assert one.verdict == "needed"
     assert {one.verdict for one in found} == {"needed", "not needed", "undecided"}
@@ -272,8 +314,7 @@ def test_what_no_more_were_allowed_of_is_undecided_and_not_for_want_of_data(whol
     assert by_name["b"].words == "stronger than chance, but no more were allowed"
     assert reasons_by_party(record) == {
         "bank": "1 is stronger than chance, but no more were allowed and 1 is no "
-        "stronger than chance beside those kept (1 of them undecided: too little data "
-        "to rule them out)"
+        "stronger than chance beside those kept (all of them undecided)"
     }
     advice = "a larger 'most' keeps more."
     assert advice in " ".join(operator.cautions(record))

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from lessvfl import data
 from lessvfl.run import numbers
-from lessvfl.run.numbers import consensus
+from lessvfl.run.verdicts import consensus
 
 
 def choices(masks, party="bank"):

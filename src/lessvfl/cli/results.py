@@ -136,7 +136,12 @@ def print_recommended(record: RunRecord) -> None:
     )
     adds = [intervals.loss_words(record, party) for party in parties]
     columns = [parties, counts, without, names]
-    heads = ["party", "recommended", f"{score} without it", "features"]
+    heads = [
+        "party",
+        "recommended",
+        f"{score} without it (loss overstated)",
+        "features",
+    ]
     if any(one != tables.MISSING for one in adds):
         heads.insert(3, "it adds")
         columns.insert(3, adds)
@@ -189,7 +194,7 @@ def tell_server(record: RunRecord) -> None:
         for row in rows:
             found = missed.get(row["party"])
             said = tables.MISSING if found is None else f"{found[0]:.3f}"
-            row[f"{score} without it"] = said
+            row[f"{score} without it (loss overstated)"] = said
             if any(intervals.of_loss(record, party) for party in missed):
                 row["it adds"] = intervals.loss_words(record, row["party"])
         print_table(list(rows[0]), [list(row.values()) for row in rows])
@@ -214,7 +219,8 @@ def tell_server(record: RunRecord) -> None:
         say(sentence)
     _, word = tables.first_score(record)
     for party, (without, whole) in tables.missed(record).items():
-        say(f"without {party}: {word} {without:.3f} instead of {whole:.3f}")
+        said = f"without {party}: {word} {without:.3f} instead of {whole:.3f}"
+        say(f"{said}, {intervals.OVERSTATED}: {intervals.RUN_WITHOUT}")
         if intervals.of_loss(record, party):
             say(f"{party} adds {intervals.loss_words(record, party)}")
     if note := intervals.note(record):
@@ -231,7 +237,7 @@ def _ends(run: Mapping[str, Any], score: str) -> str:
 
 
 def tell_party(record: RunRecord) -> None:
-    """Say how a run ended for a party: what may go and why, what was sent to whom."""
+    """Say how a run ended for a party: what it does without, and what was sent."""
     from rich.console import Console
 
     from lessvfl.report import operator, privacy, verdicts
@@ -241,9 +247,14 @@ def tell_party(record: RunRecord) -> None:
     say(f"{operator.headline(record)}.")
     for sentence in (*verdicts.dwarfing(record), *privacy.spent(record)):
         say(sentence)
-    for verdict in (verdicts.NOT_NEEDED, verdicts.UNDECIDED, verdicts.NEEDED):
+    for verdict, more in {
+        verdicts.NOT_NEEDED: f" ({verdicts.NOT_NEEDED_SCOPE})",
+        verdicts.REMOVED: " (nothing bounds their effects)",
+        verdicts.UNDECIDED: "",
+        verdicts.NEEDED: "",
+    }.items():
         some = [one for one in found if one.verdict == verdict]
-        title = f"{verdict[0].upper()}{verdict[1:]}"
+        title = f"{verdict.capitalize()}{more}"
         if some and is_terminal:
             say(f"{title}:")
             _print_verdicts(some)

@@ -28,11 +28,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lessvfl.core import moments
+from lessvfl.core import curves, moments
 from lessvfl.core.finite import finite
 from lessvfl.core.group_path import group_path
 from lessvfl.core.moments import ENOUGH_ROWS, RIDGE, Moments, Rule
-from lessvfl.core.pairs import pairs
+from lessvfl.core.pairs import MOST_ROWS, pairs
 from lessvfl.core.plans import ShadowPlan, stream
 from lessvfl.core.power import Sight
 from lessvfl.terms import Reason, SelectionRule
@@ -69,7 +69,9 @@ class Choice:
     pairs: tuple[tuple[int, int, float], ...]  # groups that act together, strength
     why: tuple[Reason, ...]  # of every group: why it was kept or removed
     sight: Sight  # how much the pass sees
-    at_most: Tensor  # (n_groups,), the largest correlation that each may well have
+    at_most: Tensor  # (n_groups,), the largest correlation that each may have
+
+    signs: Tensor  # (n_groups,), of curves and of pairs; beyond chance from 1 on
 
     def report(self, owner: Tensor) -> dict[str, Any]:
         """Return it as plain values; `owner` is the group of every own feature."""
@@ -85,6 +87,7 @@ class Choice:
             "why": [self.why[group] for group in owner.tolist()],
             "sight": vars(self.sight),
             "at_most": finite("What features have", self.at_most[owner]).tolist(),
+            "signs": finite("The signs of features", self.signs[owner]).tolist(),
         }
 
 
@@ -120,6 +123,7 @@ class SelectionPass:
         self, at: Subject, plan: ShadowPlan, name: Sequence[str | int]
     ) -> None:
         self.seen = Moments.of(at.X, at.Z, at.group, at.blocks)
+        self.columns = at.X, at.group  # as they are scaled
         self.rows = at.rows
         self.pinned = at.pinned
         self.plan = plan
@@ -185,6 +189,10 @@ class SelectionPass:
         sight, at_most = self._sight(picked, is_signal)
         if not is_signal:
             scores = scores.clamp_max(1 - RIDGE)  # nothing is above the limit
+        signs = torch.zeros_like(scores)
+        if not self.plan.again:
+            curved, signs = self._curved(sight, kept | beyond)
+            at_most = torch.maximum(at_most, curved)
         why = self._why(kept, scores, exempt, beyond)
         if self.plan.again and not bool(kept.any()):
             kept[scores.argmax()] = True  # until the next pass, whose reasons count
@@ -200,6 +208,7 @@ class SelectionPass:
             why,
             sight,
             at_most,
+            signs,
         )
 
     def _sight(self, picked: GroupSelection, is_signal: bool) -> tuple[Sight, Tensor]:
@@ -228,6 +237,15 @@ class SelectionPass:
         )
         said = (picked.scores * picked.limit * seen.weights).square() / unit
         return sight, sight.at_most(said.double(), degrees.double())
+
+    def _curved(self, sight: Sight, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what each group has at most by curves and pairs, and signs of it."""
+        shares, signs, degrees = curves.largest_shares(self.seen, self.columns, kept)
+        n_rows = sight.n_rows * min(1.0, MOST_ROWS / self.seen.n_rows)
+        said = n_rows * shares.double()
+        seen = replace(sight, n_rows=n_rows)
+        at_most = seen.at_most(said, torch.full_like(said, degrees))
+        return at_most, n_rows * signs
 
     def _is_noise(self) -> bool:
         """Tell whether the strongest feature may well be chance.

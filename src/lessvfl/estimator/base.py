@@ -26,7 +26,7 @@ from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.estimator import inputs
 from lessvfl.estimator.selector import ColumnSelector
 from lessvfl.estimator.views import FitViews
-from lessvfl.run import numbers, profiles, simulate
+from lessvfl.run import numbers, profiles, simulate, verdicts
 from lessvfl.run.build import Networks, clamp_batch
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import Progress, Task, plural
@@ -247,7 +247,8 @@ class LessVFLEstimator(FitViews, ColumnSelector, BaseEstimator):  # type: ignore
             job.settings, job.dataset.name, job.device, {}, parties=[*self.features_]
         )
         runs = [{**run.numbers, "bill": run.bill}]
-        self._record = RunRecord(numbers.header(about, run.problem), runs, "complete")
+        header, agreed = numbers.header(about, run.problem), verdicts.agreed(runs)
+        self._record = RunRecord(header, runs, "complete", consensus=agreed)
         how = run.numbers["selection"] or {}
         self.false_share_ = {
             name: how[name]["false_share"] if name in how else None

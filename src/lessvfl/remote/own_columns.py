@@ -28,9 +28,9 @@ from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.policy import Policy, needed
 from lessvfl.remote.tables import LabelTable, OwnTable, open_table
 from lessvfl.run.profiles import Settings
+from lessvfl.run.record import OWN
 from lessvfl.settings import fields_of
 
-OWN = "own"  # its run folder in the server's
 MANY = 10**12  # more than is ever asked
 
 WIDE = {

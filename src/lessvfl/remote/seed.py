@@ -29,13 +29,13 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.requests import Prepared, SeedProgress
 from lessvfl.remote.spent import RunBudget
 from lessvfl.remote.tables import OwnTable
+from lessvfl.run import verdicts
 from lessvfl.run.build import Builder
 from lessvfl.run.fitted import NETWORKS, FittedParty
 from lessvfl.run.numbers import (
     alone,
     bare_header,
     bill_of,
-    consensus,
     party_numbers,
     privacy,
 )
@@ -351,9 +351,5 @@ def party_record(
         "n_features": len(runs[0]["kept"]) + len(runs[0]["removed"]),
         "n_parties": len(welcome.parties),
     }
-    return RunRecord(
-        header,
-        [alone(party, one) for one in runs],
-        "complete",
-        consensus=consensus([{party: one} for one in runs]),
-    )
+    made = [alone(party, one) for one in runs]
+    return RunRecord(header, made, "complete", consensus=verdicts.agreed(made))

@@ -52,13 +52,12 @@ from lessvfl.remote.tables import (
     resolve_settings,
     tells_labels,
 )
-from lessvfl.run import ensemble
+from lessvfl.run import ensemble, verdicts
 from lessvfl.run.accounting import unpriced
 from lessvfl.run.build import Builder, clamp_batch, n_outputs
 from lessvfl.run.fitted import NETWORKS, FittedServer, digest_of
 from lessvfl.run.numbers import (
     bare_header,
-    consensus,
     header,
     privacy,
     server_numbers,
@@ -282,17 +281,13 @@ class ServerProcess:
     def _record(self, seeds: Sequence[SeedFiles]) -> RunRecord:
         """Put the runs of all seeds together, with what the parties reveal of them."""
         runs = [files.whole_run() for files in seeds]
-        known = [
-            {p: names for p, names in run["features"].items() if names is not None}
-            for run in runs
-        ]
         problem = self.rows.of_seed(seeds[-1].seed).problem
         first_line = header(self.header, problem, len(self.parties)) | {
             "side": "server",
             "run": self._run_id().hex(),
             "networks": NETWORKS,
         }
-        agreed, said = consensus(known), [files.read_tested() for files in seeds]
+        agreed, said = verdicts.agreed(runs), [files.read_tested() for files in seeds]
         together = None
         if self.settings.is_ensemble(self.seeds):
             together = ensemble.scores(problem, self.seeds, said)

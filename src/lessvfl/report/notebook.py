@@ -31,7 +31,10 @@ def card(record: RunRecord) -> str:
     template = templates.environment("lessvfl.report").get_template("notebook.html.j2")
     return template.render(
         title=f"{sentences.selected_words(record)}; {', '.join(said)}",
-        heads=("party", "kept", "features", "sent", "received", f"{word} without it"),
+        heads=(
+            *("party", "kept", "features", "sent", "received"),
+            f"{word} without it (loss overstated)",
+        ),
         lines=lines,
         notes=[*record.header["notes"], *sentences.emptied(record)],
     )

@@ -1,4 +1,4 @@
-"""The page of a party's operator: what to stop collecting, why, and what was sent.
+"""The page of a party's operator: what the model does without, and what was sent.
 
 A party's record has its own columns alone and no score. What was revealed is derived
 from it: the settings, the bill, and what ``reveal`` and ``align`` allowed.
@@ -19,6 +19,8 @@ from lessvfl.report.verdicts import (
     FEATURES_NAME,
     NEEDED,
     NOT_NEEDED,
+    NOT_NEEDED_SCOPE,
+    REMOVED,
     UNDECIDED,
     FeatureVerdict,
     dwarfing,
@@ -44,7 +46,7 @@ def headline(record: RunRecord) -> str:
     if not found:
         return sentences.headline(record)
     n_held, counts = len(found), Counter(one.verdict for one in found)
-    gone = [one for one in found if one.verdict == NOT_NEEDED]
+    gone = [one for one in found if one.verdict in (NOT_NEEDED, REMOVED)]
     if record.header.get("method") == "plain":
         title = tables.method_title("plain")
         return f"{title} removes nothing: it used {_of_yours(n_held, n_held)}"
@@ -58,11 +60,10 @@ def headline(record: RunRecord) -> str:
         return f"The model needs {_of_yours(counts[NEEDED], n_held)}; {open_}"
     some, why = _of_yours(len(gone), n_held), reasons(gone)
     rest = f"; {open_}" if n_open else ""
-    # Of a method without shadows nobody knows how sure that is; beside a column that
-    # tells the label by mistake, others say nothing.
-    if counts[NEEDED] and gone[0].at_most is not None and not dwarfing(record):
-        return f"You may stop collecting {some}: {why}{rest}"
-    return f"Not needed by this model: {some}; {why}{rest}"
+    if gone[0].verdict == REMOVED:
+        some += " (nothing bounds their effects)"
+        return f"Removed from this model: {some}: {why}{rest}"
+    return f"Not needed by this model: {some} ({NOT_NEEDED_SCOPE}): {why}{rest}"
 
 
 def _of_yours(n: int, n_held: int) -> str:
@@ -85,9 +86,9 @@ def cautions(record: RunRecord) -> list[str]:
         said.append(power)
     if any(one.verdict == UNDECIDED for one in found):
         said.append(
-            "Undecided is what may well have more than that effect, though it was "
-            "removed, and what some runs keep and others do not: go on collecting it "
-            "until there are more rows."
+            "Undecided is what may well have more than that effect, or has signs of a "
+            "curve or a pair, though it was removed, and what some runs keep and "
+            "others do not: go on collecting it until there are more rows."
         )
     if any(one.why == "most" for one in found):
         said.append(
@@ -270,7 +271,7 @@ def operator_page(
     if found := verdicts(record):
         lists = {
             verdict: [one for one in found if one.verdict == verdict]
-            for verdict in (NOT_NEEDED, NEEDED, UNDECIDED)
+            for verdict in (NOT_NEEDED, NEEDED, UNDECIDED, REMOVED)
         }
     said = f"{page.made_by(record)}, for the eyes of this party. "
     return parts.page(
@@ -279,6 +280,7 @@ def operator_page(
         line=_line(record),
         banner=page.banner(record),
         lists=lists,
+        scope=NOT_NEEDED_SCOPE,
         cautions=[*dwarfing(record), *cautions(record)] if found else [],
         rating=rating_card(record),
         effects=effect_card(effects or {}),

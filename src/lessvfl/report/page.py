@@ -245,12 +245,13 @@ def _tables(record: RunRecord) -> dict[str, Any]:
         "missed": [
             (
                 party,
-                f"{without:.3f} instead of {whole:.3f}",
+                f"{without:.3f} instead of {whole:.3f}, {intervals.OVERSTATED}",
                 *[intervals.loss_words(record, party)] * with_losses,
             )
             for party, (without, whole) in missed.items()
         ],
         "with_losses": with_losses,
+        "run_without": intervals.RUN_WITHOUT,
         "interval_note": intervals.note(record),
         "privacy": privacy.section(record),
         "estimated": sentences.ESTIMATED,
@@ -267,7 +268,7 @@ def _features(
     if not rows:
         return None
     marked = {(one.party, row.feature) for one in recommended for row in one.features}
-    why = {(one.party, one.feature): one.words for one in verdicts.verdicts(record)}
+    known = {(one.party, one.feature): one for one in verdicts.verdicts(record)}
     lines = [
         {
             "party": row.party,
@@ -276,7 +277,8 @@ def _features(
             "kind": "planted" if tables.is_planted(row.party, row.feature) else "real",
             "share": f"{row.n_kept / row.n_runs:g}",
             "often": f"{row.n_kept} of {row.n_runs} runs",
-            "why": why[row.party, row.feature],
+            "verdict": known[row.party, row.feature].verdict,
+            "why": known[row.party, row.feature].words,
             "is_recommended": (row.party, row.feature) in marked,
             "norm": MISSING if row.importance is None else f"{row.importance:.3f}",
             "norm_sort": f"{-1 if row.importance is None else row.importance:g}",
@@ -287,12 +289,14 @@ def _features(
     with_mark = bool(marked) and len(record.runs) > 1  # one run says it all
     with_norms = any(row.importance is not None for row in rows)
     strength = "Gain" if tables.are_trees(record.runs) else "Norm"
-    names = ["Party", "Feature", "Kept in", "Outcome", "Why", *["Kind"] * with_kind]
+    names = ["Party", "Feature", "Kept in", "Outcome", "Verdict", "Why"]
+    names += ["Kind"] * with_kind
     return {
         "names": [*names, *["Recommended"] * with_mark, *[strength] * with_norms],
         "rows": lines,
         "parties": {row.party: row.party for row in rows},
         "states": STATES,
+        "scope": verdicts.NOT_NEEDED_SCOPE,
         "with_kind": with_kind,
         "with_mark": with_mark,
         "with_norms": with_norms,

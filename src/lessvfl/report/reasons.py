@@ -50,9 +50,9 @@ SAID: dict[AnyReason, Said] = {
     "own rule": _being("below what the method keeps"),
     "no selection": Said("the method removes nothing"),
     "not revealed": Said(
-        "its party did not say",
-        "was removed, and its party did not say why",
-        "were removed, and their party did not say why",
+        "its party knows why, and the verdict",
+        "was removed: its party knows why, and the verdict",
+        "were removed: their party knows why, and the verdicts",
     ),
 }
 RULES: dict[SelectionRule, str] = {

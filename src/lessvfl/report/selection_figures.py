@@ -173,7 +173,8 @@ def plot_parties(record: RunRecord, ax: Axes | None = None) -> Axes:
         said = f"{row['features']} kept; {row['sent']} sent, {row['received']} received"
         if party in missed:
             without, whole = missed[party]
-            said += f"\n{score} {without:.3f} without it, {whole:.3f} with all"
+            said += f"\n{score} {without:.3f} without it (loss overstated), "
+            said += f"{whole:.3f} with all"
         texts[party] = said
     figures.stack_features(ax, counts, texts, room=2.6)
     longest = max(one.held for one in counts.values())

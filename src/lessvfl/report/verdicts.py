@@ -12,14 +12,22 @@ from lessvfl.report import parts, tables
 from lessvfl.report.reasons import SAID, AnyReason
 from lessvfl.report.tables import FeatureRow, RunNumbers, at
 from lessvfl.run.record import RunRecord
+from lessvfl.terms import ColumnVerdict
 
 FEATURES_NAME = "features.csv"
 COLUMNS = ("party", "feature", "verdict", "kept", "why", "strength", "pair", "share")
-NEEDED, NOT_NEEDED, UNDECIDED = "needed", "not needed", "undecided"
+NEEDED: ColumnVerdict = "needed"
+NOT_NEEDED: ColumnVerdict = "not needed"
+UNDECIDED: ColumnVerdict = "undecided"
+REMOVED: ColumnVerdict = "removed"
+# What not needed says, and what nobody can see: wherever it is said.
+NOT_NEEDED_SCOPE = (
+    "little effect, straight, curved or with another column of their party; effects "
+    "only together with another party's columns cannot be seen"
+)
 BY_LASSO = ("less-vfl", "local-lasso", "group-lasso", "vflfs")
 DWARFS = 3.0  # times the next feature's strength, or the mark
 LEAKS = 0.5  # strength as a correlation from which such a feature is suspicious
-SOMETIMES = (0.2, 0.8)  # shares of the runs within which a choice is not stable
 
 
 class Strength(NamedTuple):
@@ -81,27 +89,9 @@ class FeatureVerdict(NamedTuple):
     strength: float | None  # mean of the runs; 1 is the mark that shadows set
     pair: tuple[str, float] | None  # what it matters together with, and their strength
     norm: float | None  # of its weights, mean of the runs that kept it
-    at_most: float | None = None  # correlation that it may well have, mean of the runs
-    little: float | None = None  # correlation of what is of no consequence
-
-    @property
-    def verdict(self) -> str:
-        """Say whether the model needs it, does not, or the runs cannot tell.
-
-        Not needed is what was removed by a method without shadows, or may hardly have
-        more than a little effect. Undecided is what may have more, what some runs keep
-        and some do not, and what was left out because no more were allowed.
-        """
-        low, high = SOMETIMES
-        if self.n_runs > 1 and low <= self.n_kept / self.n_runs <= high:
-            return UNDECIDED
-        if self.is_kept:
-            return NEEDED
-        if self.why == "most":
-            return UNDECIDED
-        if self.at_most is None or self.little is None:
-            return NOT_NEEDED
-        return NOT_NEEDED if self.at_most <= self.little else UNDECIDED
+    at_most: float | None  # correlation that it may well have, mean of the runs
+    signs: float | None  # of a curve or a pair, likewise; beyond chance from 1 on
+    verdict: ColumnVerdict  # as the record has it
 
     @property
     def is_kept(self) -> bool:
@@ -128,6 +118,7 @@ class FeatureVerdict(NamedTuple):
         said = SAID[self.why].words
         if self.verdict == UNDECIDED and self.why in ("weak", "chance"):
             said += f"; may have a correlation of {self.at_most:.2f}"
+            said += ", with signs of a curve or a pair" * ((self.signs or 0) >= 1)
         return said
 
 
@@ -145,6 +136,7 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
     found = []
     for party, feature, n_kept, n_runs, norm in tables.feature_rows(record.runs):
         stays = 2 * n_kept >= n_runs
+        known = tables.at(record.consensus, party, "verdicts") or {}
         seen = by_feature.get((party, feature), [])
         reasons = Counter(one.why for one in seen if one.is_kept == stays)
         why = reasons.most_common(1)[0][0] if reasons else without
@@ -161,7 +153,8 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
                 max(pairs, key=lambda pair: pair[1]) if pairs and stays else None,
                 norm,
                 _mean(record.runs, party, "at_most", feature),
-                _mean(record.runs, party, "power", "correlation"),
+                _mean(record.runs, party, "signs", feature),
+                known.get(feature, NEEDED if stays else REMOVED),
             )
         )
     parties = dict.fromkeys(one.party for one in found)
@@ -257,14 +250,13 @@ def reasons_by_party(record: RunRecord) -> dict[str, str]:
 
 
 def _undecided(gone: Sequence[FeatureVerdict]) -> str:
-    """Say of how many features that were removed there is too little data to tell."""
-    n = sum(one.verdict == UNDECIDED and one.why != "most" for one in gone)
+    """Say how many features that were removed are undecided."""
+    n = sum(one.verdict == UNDECIDED for one in gone)
     if not n:
         return ""
-    some = "all of them" if n == len(gone) else f"{n:,} of them"
     if len(gone) == 1:
-        return " (undecided: too little data to rule it out)"
-    return f" ({some} undecided: too little data to rule them out)"
+        return " (undecided)"
+    return f" ({'all' if n == len(gone) else f'{n:,}'} of them undecided)"
 
 
 def as_columns(record: RunRecord) -> dict[str, list[Any]]:
@@ -277,6 +269,7 @@ def as_columns(record: RunRecord) -> dict[str, list[Any]]:
         {
             "party": one.party,
             "feature": one.feature,
+            "verdict": one.verdict,
             "kept": one.is_kept,
             "strength": (one.norm or 0.0) if one.strength is None else one.strength,
             "mark": None if one.strength is None else 1.0,

@@ -10,7 +10,7 @@ from typing import Any
 from lessvfl.core.network import NetConfig
 from lessvfl.data import DataConfig, LabelConfig, Problem
 from lessvfl.errors import ConfigError, warn
-from lessvfl.run import ensemble, numbers, profiles, simulate
+from lessvfl.run import ensemble, numbers, profiles, simulate, verdicts
 from lessvfl.run.bundles import bundle_of
 from lessvfl.run.record import RunRecord
 from lessvfl.run.simulate import Job, Run
@@ -85,8 +85,7 @@ def record(
         for one in runs:
             one["target"] = cost_to_target(one["curve"], threshold, strict)
     header = full_header(job, options, problem)
-    consensus = numbers.consensus([one["features"] for one in runs])
-    return RunRecord(header, list(runs), "complete", consensus=consensus)
+    return RunRecord(header, list(runs), "complete", consensus=verdicts.agreed(runs))
 
 
 def full_header(

@@ -21,6 +21,7 @@ from typing import Any
 
 from lessvfl.core.lifted import Factory
 from lessvfl.errors import ConfigError, RecordError
+from lessvfl.run import verdicts
 from lessvfl.run.decide.kept import DECISION_NAME, KeptDecision, read_decision
 from lessvfl.run.ensemble import merge_models, merge_servers
 from lessvfl.run.fitted import (
@@ -30,7 +31,6 @@ from lessvfl.run.fitted import (
     load_party,
     load_server,
 )
-from lessvfl.run.numbers import consensus
 from lessvfl.run.record import RunRecord, unwritten, write_atomically
 from lessvfl.run.simulate import Run
 from lessvfl.terms import listed
@@ -88,7 +88,7 @@ def unfinished(
     header: Mapping[str, Any], ending: BaseException, runs: Sequence[dict[str, Any]]
 ) -> RunRecord:
     """Return the record of a run that ended early, with the runs that were over."""
-    agreed = consensus([one["features"] for one in runs])
+    agreed = verdicts.agreed(runs)
     return RunRecord(dict(header), list(runs), _ended(ending), str(ending), agreed)
 
 

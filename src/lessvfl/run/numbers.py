@@ -3,13 +3,12 @@
 A run's numbers are the server's (:func:`server_numbers`) and every party's own
 (:func:`party_numbers`), put together by :func:`join_numbers` wherever both are known:
 in the simulator, and where all sides run on one machine. What several runs recommend is
-:func:`consensus`, which a party can also make of its own runs alone.
+in :mod:`lessvfl.run.verdicts`.
 """
 
 from __future__ import annotations
 
 import platform
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -367,9 +366,11 @@ def party_numbers(
     if how is not None:
         how = {
             **how,
-            "scores": dict(zip(features, how["scores"], strict=True)),
-            "why": dict(zip(features, how["why"], strict=True)),
-            "at_most": dict(zip(features, how["at_most"], strict=True)),
+            **{
+                key: dict(zip(features, how[key], strict=True))
+                for key in ("scores", "why", "at_most", "signs")
+                if key in how  # a run that an older version began has no signs
+            },
             "pairs": [[features[a], features[b], v] for a, b, v in how["pairs"]],
             "power": power(how["sight"], share),
         }
@@ -416,35 +417,6 @@ def join_numbers(
         or None,
         **{name: server[name] for name in _LAST},
     }
-
-
-def consensus(
-    runs: Sequence[Mapping[str, Mapping[str, Sequence[str]]]],
-) -> dict[str, dict[str, Any]]:
-    """Return by party the features that runs recommend, and how often each was kept.
-
-    `runs` are the ``features`` of every run: by party the names kept and removed. A
-    feature's share is that of the runs that kept it among those in which the party held
-    it, and features kept in at least half of these are recommended; the most kept come
-    first.
-
-    >>> first = {"bank": {"kept": ["age", "income"], "removed": ["zip"]}}
-    >>> second = {"bank": {"kept": ["income"], "removed": ["age", "zip"]}}
-    >>> consensus([first, second])["bank"]["share"]
-    {'income': 1.0, 'age': 0.5}
-    >>> consensus([first, second, second])["bank"]["recommended"]
-    ['income']
-    """
-    found = {}
-    for party in dict.fromkeys(name for run in runs for name in run):
-        own = [run[party] for run in runs if party in run]
-        kept = Counter(name for one in own for name in one["kept"])
-        removed = Counter(name for one in own for name in one["removed"])
-        share = {name: n / (n + removed[name]) for name, n in kept.items()}
-        share = dict(sorted(share.items(), key=lambda item: -item[1]))
-        recommended = [name for name, part in share.items() if part >= 0.5]
-        found[party] = {"recommended": recommended, "share": share}
-    return found
 
 
 def removed_share(tables: Sequence[PartyTable], masks: Masks) -> float | None:

@@ -25,6 +25,7 @@ from lessvfl.errors import ConfigError, LessVFLError, RecordError
 from lessvfl.terms import listed
 
 FILE_NAME = "record.jsonl"
+OWN = "own"  # in a server's run folder: that of the party that its own columns are
 NETWORK_FILES = "networks*/seed-*/*/network.safetensors"
 JOURNAL = "predictions.jsonl"  # of a party: a line for each request to predict
 TOLD = "reasons told"  # there: a request whose answer named features
@@ -272,7 +273,12 @@ class RunRecord:
                     f"Got format {schema}, of another version of lessvfl: run it "
                     "again, or read it with the version that wrote it."
                 )
-            return cls._parse(lines)
+            record = cls._parse(lines)
+            if record.side == "server" and (path.parent / OWN / FILE_NAME).is_file():
+                own = cls.read(path.parent / OWN)
+                if own.header["run"] == record.header["run"]:
+                    record.consensus |= own.consensus  # the verdicts are its party's
+            return record
         except RecordError:
             raise
         except (

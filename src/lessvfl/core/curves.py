@@ -1,0 +1,107 @@
+"""What removed features may do in ways that no path of lambdas sees.
+
+A path sees effects that are straight in a column as it is scaled. A removed feature may
+act along a curve, in the ranks of heavy tails, or together with another feature of its
+party. Each of these is a correlation of a function of columns with what is left of the
+responses, n times whose square is a chi-square. No message says anything of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from lessvfl.core.moments import RIDGE, Moments, chance, dimension
+from lessvfl.core.pairs import AT_ONCE, MOST_COLUMNS, MOST_ROWS
+
+SIGN = 0.1  # share of useless columns with a sign of a curve, and with one of a pair
+WAVES = 5  # half periods of cosines of the rank: the first is up or down, the next a U
+
+
+def largest_shares(
+    seen: Moments, columns: tuple[Tensor, Tensor], kept: Tensor
+) -> tuple[Tensor, Tensor, float]:
+    """Return the most that a function of each group explains, (n_groups,).
+
+    `columns` are X (n, columns) as they are scaled, with the group of each; `kept`
+    (n_groups,) are the groups whose linear part is taken out of the responses.
+    Functions are curves of a column, and products with the columns that say most. Where
+    a group does nothing, n times a share is a chi-square of the degrees returned last.
+    Returned second is the share as a multiple of one that is beyond chance, over n.
+    """
+    X, group = columns[0][:MOST_ROWS], columns[1]
+    r = _beside(seen, kept)[:MOST_ROWS]
+    r = (r - r.mean(dim=0)) / r.square().sum(dim=1).mean().sqrt().clamp_min(RIDGE)
+    degrees = dimension(r)
+    r = r * math.sqrt(degrees) / len(r)
+    ranks = _ranks(X)
+    normal = torch.special.ndtri(ranks)
+    curved = torch.stack([_share(one, r) for one in _curves(X, ranks, normal)])
+    levels = [1 - SIGN / len(curved), 1 - SIGN / min(X.shape[1], MOST_COLUMNS)]
+    both = torch.stack([curved.amax(dim=0), _in_pairs(_standard(normal), r)])
+    marks = torch.stack([chance(torch.tensor(degrees), level) for level in levels])
+    best, signs = (
+        part.new_zeros(len(seen.weights)).scatter_reduce(0, group, part, "amax")
+        for part in (both.amax(dim=0), (both / marks.to(both).unsqueeze(1)).amax(dim=0))
+    )
+    return best, signs, degrees
+
+
+def _beside(seen: Moments, kept: Tensor) -> Tensor:
+    """Return the responses without the linear part of groups."""
+    inside = seen.columns_of(kept)
+    G = seen.gram(inside)
+    G = G + RIDGE * torch.eye(len(G)).to(G)
+    B = torch.linalg.solve(G, seen.with_responses(inside))
+    left: Tensor = seen.Z - seen.X[:, inside] @ B.to(seen.X)
+    return left
+
+
+def _ranks(X: Tensor) -> Tensor:
+    """Return ranks between 0 and 1, equal ones for equal cells."""
+    order, place = X.T.contiguous().sort(dim=1)
+    below = torch.searchsorted(order, order)
+    upto = torch.searchsorted(order, order, right=True)
+    ranks = ((below + upto) / (2 * len(X))).to(X)
+    return torch.empty_like(ranks).scatter_(1, place, ranks).T.contiguous()
+
+
+def _curves(X: Tensor, ranks: Tensor, normal: Tensor) -> Iterator[Tensor]:
+    """Yield functions of every column, (n, columns) each."""
+    yield (X - X.mean(dim=0)).square()
+    yield normal.square()
+    for n in range(1, WAVES + 1):
+        yield (n * math.pi * ranks).cos()
+
+
+def _standard(values: Tensor) -> Tensor:
+    """Centre columns and divide them by their spread; constant ones are zeros."""
+    values = values - values.mean(dim=0)
+    spread = values.square().mean(dim=0).sqrt()
+    return values / torch.where(spread > RIDGE, spread, torch.inf)
+
+
+def _share(curve: Tensor, r: Tensor) -> Tensor:
+    return (_standard(curve).T @ r).square().sum(dim=1)
+
+
+def _in_pairs(H: Tensor, r: Tensor) -> Tensor:
+    """Return the most that a product of every column with another explains.
+
+    Of many columns the others are those that say most alone.
+    """
+    others = H
+    if H.shape[1] > MOST_COLUMNS:
+        others = H[:, _share(H, r).topk(MOST_COLUMNS).indices]
+    best = []
+    for start in range(0, H.shape[1], AT_ONCE):
+        some = H[:, start : start + AT_ONCE]
+        said = sum((some.T @ (others * r[:, [e]])).square() for e in range(r.shape[1]))
+        middle = some.T @ others / len(H)
+        spread = some.square().T @ others.square() / len(H) - middle.square()
+        most = said / torch.where(spread > RIDGE, spread, torch.inf)
+        best.append(most.max(dim=1).values)
+    return torch.cat(best)
