@@ -58,6 +58,7 @@ def load_file(
         raw = read_table(path)
         frame, y = _labelled(raw, label, path)
         table = from_arrays(frame, y, name=path.stem, task=task)
+        table = replace(table, taken={label_column(raw.names, label, path): "labels"})
         return with_roles(table, roles, raw.written)
     label = label or "y"
     arrays = read_npz(path, ["X", label])
