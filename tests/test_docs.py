@@ -321,11 +321,22 @@ def test_options_and_settings_named_in_the_text_exist(page: Path) -> None:
             assert pair[1] in known_settings() | declared, span
 
 
+def anchors(page: Path) -> set[str]:
+    """Return what a link may lead to on a page, as mkdocs makes it of its heads."""
+    heads = re.findall(r"^#+ (.*)$", without_fences(page), re.MULTILINE)
+    plain = [re.sub(r"[^\w\s-]", "", head).strip().lower() for head in heads]
+    named = re.findall(r'<a (?:id|name)="([\w-]+)"', page.read_text(encoding="utf-8"))
+    return {re.sub(r"[-\s]+", "-", head) for head in plain} | {*named}
+
+
 @each_page
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", without_fences(page)):
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_fences(page)):
+        name, _, anchor = target.partition("#")
         if "://" not in target:
-            assert (page.parent / target).exists(), target
+            there = page.parent / name if name else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), target
 
 
 # ------------------------------------------------------------------------------- tables
