@@ -17,7 +17,15 @@ from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.mechanisms import GRADIENT_DEFENCES
 from lessvfl.settings import Kind, Section, a_float, one_of, or_none, refuse, setting
-from lessvfl.terms import MEASURES, SCORE_TEXTS, Task, labels_text, listed, plural
+from lessvfl.terms import (
+    MEASURES,
+    SCORE_TEXTS,
+    Task,
+    labels_text,
+    listed,
+    plural,
+    written,
+)
 
 # Where the loss bends, in robust standard deviations: 95 % efficient for normal errors.
 BEND = 1.345
@@ -196,7 +204,7 @@ def code_labels(
         if asked == "regression":
             raise DataError(
                 f"The labels of '{name}' must be numbers for regression. "
-                f"Got {cells[0]!r}."
+                f"Got {written(cells[0])}."
             )
         distinct: Sequence[Any] | Floats = sorted(set(cells))
         check_texts(distinct, f"The labels of '{name}'")
@@ -310,7 +318,7 @@ def check_labels(dataset: Dataset, config: LabelConfig) -> None:
         if (value := getattr(config, setting_name)) is not None:
             raise ConfigError(
                 f"The '{setting_name}' setting must be none for {name}, whose labels "
-                f"are numbers to regress on. Got {value!r}."
+                f"are numbers to regress on. Got {written(value)}."
             )
     if config.gradient_defence == "marvell" and dataset.task != "binary":
         n_classes = len(dataset.label_names)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lessvfl.data.frame import Floats, Places, is_missing
 from lessvfl.errors import DataError
-from lessvfl.terms import plural
+from lessvfl.terms import plural, written
 
 
 def canonical(value: object) -> str:
@@ -46,7 +46,7 @@ def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
     for row, cell in enumerate(one_cell_per_row(weights, n_rows, allowed).tolist()):
         checked[row] = as_number(cell)
         if not 0 <= checked[row] < math.inf:
-            got = "nothing" if cell is None or cell != cell else repr(cell)
+            got = "nothing" if cell is None or cell != cell else written(cell)
             raise DataError(f"{allowed} Got {got} in row {row + 1}.")
     if not checked.any():
         raise DataError(f"{allowed[:-1]}, and one above 0. Got zero in every row.")
@@ -108,15 +108,16 @@ def _times(cells: Sequence[Any], allowed: str) -> NDArray[Any]:
         numbers = np.array([as_number(cell) for cell in cells])
         for cell in present:
             if math.isnan(as_number(cell)):
-                raise DataError(f"{allowed} Got {cell!r}.")
+                raise DataError(f"{allowed} Got {written(cell)}.")
         return numbers
     reading = find_reading(set(present), "")
     if reading is None or reading.kind == "truth":
         odd = (t for t in present if not _is_time(t))
-        raise DataError(f"{allowed} Got {next(odd, present[0])!r}.")
+        raise DataError(f"{allowed} Got {written(next(odd, present[0]))}.")
     if not reading.order:
         raise DataError(
-            f"{allowed} Got {present[0]!r}, whose day and month cannot be told apart."
+            f"{allowed} Got {written(present[0])}, whose day and month cannot be told "
+            "apart."
         )
     values = read_texts(np.array(cells, dtype=object), reading)
     assert values is not None, "the reading was found on these texts"
