@@ -221,8 +221,8 @@ def test_an_evaluation_is_written_down(store, run_cli, tmp_path) -> None:
     model, page = tmp_path / "run", tmp_path / "decided"
     words = ("run", tmp_path / "all.csv", "--parties", "2", "--out", model, *SHORT)
     assert run_cli(*words).code == 0
-    words = ("evaluate", model, tmp_path / "all.csv", "--out", page, "--json")
-    result = run_cli(*words, "--cost", "fp=1,fn=5", "--track", "mlflow")
+    command = ("evaluate", model, tmp_path / "all.csv", "--out", page, "--json")
+    result = run_cli(*command, "--cost", "fp=1,fn=5", "--track", "mlflow")
     assert result.code == 0, result.err
     assert store.parameters["data.name"] == "all"
     assert store.parameters["cut_off.class"] in ("ill", "well")
