@@ -3,6 +3,7 @@
 Every fenced block of ``bash`` or ``python`` in docs/ is run, page by page and in order,
 unless the line above its fence is ``<!-- not run: why -->``. Those of README.md, here
 and on other pages, are run by tests/test_readme.py; two pages have tests of their own.
+What is run here finds run-time dependencies alone, and what the page says to install.
 ``python -m tests.test_docs`` counts them. A table that no longer fits the code fails
 here, the settings with the table that should be there.
 
@@ -15,7 +16,9 @@ Figures that nobody measured say so: ``<!-- not measured: why -->``.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
 import itertools
 import json
 import re
@@ -24,15 +27,17 @@ import sys
 import textwrap
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import typer.main
+from packaging.utils import canonicalize_name
 from tests.methods.test_behaviour import NUMBERS
-from tests.test_readme import NOT_RUN, write_patients
+from tests.test_readme import NOT_RUN, required, write_patients
 from typer.testing import CliRunner
 
 from lessvfl import data, methods, settings
@@ -82,6 +87,9 @@ FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
+INSTALL = re.compile(r"pip install '?(lessvfl\[[\w,]+\]|onnxruntime)")
+# What runs the tests, and is looked up while they run.
+RUNNER = {"_pytest", "coverage", "pluggy", "pytest"}
 
 
 def read(name: str) -> str:
@@ -97,6 +105,7 @@ class Block:
     line: int
     code: str
     where: str  # "here", "nowhere", or the file of a test
+    installed: tuple[str, ...]  # what the page says to install above it
 
     def commands(self) -> list[list[str]]:
         """Return the words of every command."""
@@ -117,7 +126,8 @@ def blocks(page: Path) -> Iterator[Block]:
             elif match["language"] == "bash":
                 in_readme = page.name != "README.md" and code in README
                 where = README_TEST if in_readme else RUN_BY.get(page.name, "here")
-            yield Block(match["language"], len(before) + 1, code, where)
+            installed = INSTALL.findall(text[: match.start()])
+            yield Block(match["language"], len(before) + 1, code, where, (*installed,))
 
 
 def without_fences(page: Path) -> str:
@@ -145,6 +155,45 @@ def named_rows(text: str) -> dict[str, list[str]]:
 # --------------------------------------------------------------------------------- code
 
 
+class Refusing:
+    """An import hook that finds no module but those of some distributions."""
+
+    def __init__(self, installed: Collection[str]) -> None:
+        self.refused = {
+            module
+            for module, names in metadata.packages_distributions().items()
+            if not {canonicalize_name(name) for name in names} & {*installed}
+        } - RUNNER
+
+    def refuses(self, name: str) -> bool:
+        return name.partition(".")[0] in self.refused
+
+    def find_spec(self, name: str, *where: object) -> None:
+        if self.refuses(name):
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+
+@contextlib.contextmanager
+def only(installed: Collection[str]) -> Iterator[None]:
+    """Hide all modules but those of some distributions, and of Python itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        refusing = Refusing(installed)
+        patch.setattr(sys, "meta_path", [refusing, *sys.meta_path])
+        for name in filter(refusing.refuses, [*sys.modules]):
+            patch.delitem(sys.modules, name)
+        yield
+
+
+def test_only_what_is_installed_can_be_imported() -> None:
+    import pandas
+
+    with only(required()):
+        with pytest.raises(ModuleNotFoundError, match="'pandas'"):
+            importlib.import_module("pandas")
+        importlib.import_module("sklearn.base")
+    assert sys.modules["pandas"] is pandas
+
+
 @pages_of_docs
 def test_blocks_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cli: Any
@@ -156,16 +205,17 @@ def test_blocks_run(
     module = types.ModuleType(f"page_{page.stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for block in blocks(page):
-        if block.language == "python":
-            code = "\n" * block.line + block.code
-            compiled = compile(code, str(page), "exec", dont_inherit=True)
-            if block.where == "here":
-                exec(compiled, vars(module))
-        elif block.where == "here":
-            for words in block.commands():
-                assert words[0] == "lessvfl", (page.name, words)
-                result = run_cli(*words[1:])
-                assert result.code == 0, (words, result.err)
+        with only(required(*block.installed)):
+            if block.language == "python":
+                code = "\n" * block.line + block.code
+                compiled = compile(code, str(page), "exec", dont_inherit=True)
+                if block.where == "here":
+                    exec(compiled, vars(module))
+            elif block.where == "here":
+                for words in block.commands():
+                    assert words[0] == "lessvfl", (page.name, words)
+                    result = run_cli(*words[1:])
+                    assert result.code == 0, (words, result.err)
 
 
 def tally() -> Counter[str]:
@@ -271,11 +321,22 @@ def test_options_and_settings_named_in_the_text_exist(page: Path) -> None:
             assert pair[1] in known_settings() | declared, span
 
 
+def anchors(page: Path) -> set[str]:
+    """Return what a link may lead to on a page, as mkdocs makes it of its heads."""
+    heads = re.findall(r"^#+ (.*)$", without_fences(page), re.MULTILINE)
+    plain = [re.sub(r"[^\w\s-]", "", head).strip().lower() for head in heads]
+    named = re.findall(r'<a (?:id|name)="([\w-]+)"', page.read_text(encoding="utf-8"))
+    return {re.sub(r"[-\s]+", "-", head) for head in plain} | {*named}
+
+
 @each_page
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", without_fences(page)):
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_fences(page)):
+        name, _, anchor = target.partition("#")
         if "://" not in target:
-            assert (page.parent / target).exists(), target
+            there = page.parent / name if name else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), target
 
 
 # ------------------------------------------------------------------------------- tables

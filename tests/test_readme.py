@@ -48,11 +48,18 @@ def shell_blocks() -> list[str]:
     return [code for code in blocks("bash") if not code.startswith(tuple(NOT_RUN))]
 
 
-def required() -> dict[str, metadata.Distribution]:
-    """Return what pip installs for the run-time dependencies, by name."""
+def required(*more: str) -> dict[str, metadata.Distribution]:
+    """Return what pip installs for the run-time dependencies, by name.
+
+    With `more`, what it installs for these besides; extras as in ``lessvfl[onnx]``.
+    """
     found: dict[str, metadata.Distribution] = {}
     seen = set()
-    waiting = [(Requirement(line), "") for line in PROJECT["dependencies"]]
+    asked = [Requirement(line) for line in (*PROJECT["dependencies"], *more)]
+    for own in (one for one in asked if one.name == PROJECT["name"]):
+        for extra in own.extras:
+            asked += map(Requirement, PROJECT["optional-dependencies"][extra])
+    waiting = [(one, "") for one in asked if one.name != PROJECT["name"]]
     while waiting:
         requirement, extra = waiting.pop()
         name = canonicalize_name(requirement.name)

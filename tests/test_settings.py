@@ -7,13 +7,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lessvfl import settings
-from lessvfl.errors import ConfigError
+from lessvfl import LessVFLClassifier, data, settings
+from lessvfl.data import DataConfig
+from lessvfl.errors import ConfigError, DataError
+from lessvfl.terms import written
 
 # kind, what it accepts, what it refuses.
 KINDS: dict[str, tuple[settings.Kind, list[Any], list[Any]]] = {
@@ -160,3 +163,47 @@ def test_an_exponent_that_yaml_leaves_a_text_is_a_number(text):
     assert settings.fit(text, str | None, "delta") == text
     with pytest.raises(ConfigError, match="must be a whole number"):
         settings.fit("1e-5", settings.Natural, "rounds")
+
+
+# What NumPy shows as np.int64(-7), and is -7 to a user.
+SCALARS = st.one_of(
+    st.integers(-9, -1).map(np.int64),
+    st.just(np.float32("nan")),
+    st.text("ab", min_size=1).map(np.str_),
+    st.booleans().map(np.bool_),
+    st.just(np.datetime64("2020-01-01", "ns")),
+)
+VALUES = SCALARS | st.lists(SCALARS, min_size=1) | st.tuples(SCALARS, SCALARS)
+
+
+@given(VALUES | st.dictionaries(SCALARS, VALUES, min_size=1))
+def test_a_value_of_numpy_is_written_as_a_plain_one(value):
+    assert "np." not in written(value)
+
+
+TABLE = data.from_arrays(np.arange(40.0).reshape(20, 2), [0, 1] * 10)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda one: settings.refuse("x", "setting", "none", one),
+        lambda one: data.prepare(TABLE, DataConfig(), parties=one),
+        lambda one: data.prepare(TABLE, DataConfig(), spurious=one),
+        lambda one: data.prepare(TABLE, DataConfig(missing_values={"x0": one})),
+        lambda one: data.from_arrays(np.eye(9), np.full(9, one), task="regression"),
+        lambda one: LessVFLClassifier(device=one).fit(np.eye(9), [0, 1, 0] * 3),
+        lambda one: LessVFLClassifier().fit(np.eye(9), np.full(9, one)),
+        lambda one: LessVFLClassifier(parties={"a": [one]}).fit(np.eye(9), [0] * 9),
+        lambda one: LessVFLClassifier().fit(
+            np.eye(9), [0, 1, 0] * 3, sample_weight=[one] * 9
+        ),
+    ],
+)
+@pytest.mark.parametrize("one", [np.int64(-7), np.float64("nan"), np.str_("a")])
+def test_no_message_shows_how_numpy_writes_a_value(refused, one):
+    try:
+        said = str(refused(one))
+    except (ConfigError, DataError, ValueError) as error:
+        said = str(error)
+    assert "np." not in said

@@ -170,3 +170,22 @@ def test_a_command_gives_a_sign_of_life_before_anything_heavy_is_loaded() -> Non
     assert len(said) == len(signs)
     for line, what in zip(said, signs.values(), strict=True):
         assert line.endswith(f"lessvfl {lessvfl.__version__} is starting: {what}")
+
+
+INTERRUPTED = """
+import os, sys
+class CtrlC:
+    def find_spec(self, name, *where):
+        if name == sys.argv[-1]: os.kill(os.getpid(), 2)
+sys.meta_path.insert(0, CtrlC())
+import lessvfl.cli
+lessvfl.cli.process()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "lessvfl.cli.kit", "lessvfl.methods"])
+def test_ctrl_c_ends_a_command_quietly_from_the_start(module: str) -> None:
+    """The first two are loaded before a command is known, the last by one."""
+    words = [sys.executable, "-c", INTERRUPTED, "methods", module]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "lessvfl: interrupted\n")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = (
+    False  # for type checkers it is true; a command's Ctrl-C waits for typing
+)
 if TYPE_CHECKING:
+    from typing import Any
+
     from lessvfl.estimator import LessVFLClassifier, LessVFLRegressor
     from lessvfl.run.fitted import FittedModel
     from lessvfl.run.folder import load
@@ -48,6 +50,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'lessvfl' has no attribute '{name}'")
+    import importlib
+
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -26,6 +26,7 @@ import numpy as np
 from msgspec import Meta
 
 from lessvfl.errors import ConfigError
+from lessvfl.terms import written
 
 MOST_NAMES = 8  # that are listed beside the nearest one
 MOST_SHOWN = 300  # characters of a value that is not allowed
@@ -141,7 +142,7 @@ def kind_of(field: dataclasses.Field[Any]) -> Kind:
 
 def refuse(name: str, owner: str, allowed: str, got: object) -> ConfigError:
     """Build the one sentence about a value that is not allowed."""
-    shown = repr(got)
+    shown = written(got)
     if len(shown) > MOST_SHOWN:
         shown = f"{shown[:MOST_SHOWN]}..."
     return ConfigError(f"The '{name}' {owner} must be {allowed}. Got {shown} instead.")

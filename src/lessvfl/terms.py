@@ -6,7 +6,7 @@ import hashlib
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -137,6 +137,26 @@ def plural(n: float, one: str, many: str | None = None) -> str:
     else:
         count = f"{n:,.1f}" if n >= 10 else f"{round(n, 2):g}"
     return f"{count} {one if n == 1 else many or one + 's'}"
+
+
+def written(value: Any) -> str:
+    """Write a value as in Python, those of NumPy as their plain kinds, in lists too.
+
+    >>> written("a"), written((1, 2.5)), written({"a": [True, None]})
+    ("'a'", '(1, 2.5)', "{'a': [True, None]}")
+    """
+    return repr(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in (list, tuple, set):
+        return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {_plain(key): _plain(one) for key, one in value.items()}
+    is_scalar = getattr(value, "ndim", None) == 0 and hasattr(value, "item")
+    if not is_scalar:
+        return value
+    return str(value) if value.dtype.kind in "mM" else value.item()
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

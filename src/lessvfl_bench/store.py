@@ -14,8 +14,9 @@ from typing import Any
 
 from lessvfl import __version__
 from lessvfl.errors import ConfigError, RecordError
-from lessvfl.run.folder import claim
+from lessvfl.run.folder import claim, claim_new
 from lessvfl.run.record import write_atomically
+from lessvfl.terms import plural
 
 FOLDER = "records"
 
@@ -26,6 +27,15 @@ def record_folder(folder: Path | None, resume: bool) -> Path | None:
         if not resume:
             return None
         raise ConfigError("The '--resume' option needs the '--out' folder to go on in.")
+    found = [*(folder / FOLDER).glob("*")]
+    if found and not resume:
+        raise ConfigError(
+            "The '--out' folder must not hold records of an earlier benchmark, or "
+            f"--resume must be given. Got {plural(len(found), 'record')} in "
+            f"'{folder / FOLDER}'."
+        )
+    if not resume:
+        claim_new(folder, what="folder", known=[FOLDER])
     claim(folder / FOLDER)
     return folder / FOLDER
 

@@ -8,6 +8,7 @@ lines about all of them. Records, ``--resume`` and progress come from here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -19,11 +20,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec
 
 import torch
 
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, DataError
 from lessvfl.run.record import write_atomically
 from lessvfl_bench.store import Records
 
@@ -150,6 +151,25 @@ def alone() -> Iterator[None]:
         torch.set_num_threads(n_threads)
 
 
+P = ParamSpec("P")
+UNFIT = "unfit"  # in the place of numbers: why a data set has none
+
+
+def telling_unfit(
+    function: Callable[P, dict[str, Any]],
+) -> Callable[P, dict[str, Any]]:
+    """Have a function return why a data set cannot be used, for others to go on."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **more: P.kwargs) -> dict[str, Any]:
+        try:
+            return function(*args, **more)
+        except DataError as error:
+            return {UNFIT: str(error)}
+
+    return call
+
+
 @contextmanager
 def workers(n_jobs: int) -> Iterator[Call]:
     """Yield a way to call a function for many tasks, in as many processes.
@@ -194,7 +214,8 @@ def gather(
     new = [task for task in about if task not in found]
     for n, (task, one) in enumerate(call(function, new)):
         name, own = about[task]
-        records.add(_file(name, own), own, one)
+        if UNFIT not in one:
+            records.add(_file(name, own), own, one)
         found[task] = one
         say(f"{n + 1} of {len(new)}: {', '.join(_words(own.values()))}")
     return found

@@ -328,3 +328,35 @@ def test_unknown_names_are_refused() -> None:
         )
         with pytest.raises(ConfigError, match=f"'{name}' option .* Got 'theirs'"):
             run.run(wrong)
+
+
+@pytest.mark.parametrize("bench", ["equal", "rivals", "peers"])
+def test_a_data_set_with_a_class_of_one_row_is_left_out(
+    run_cli: Cli, tmp_path: Path, bench: str
+) -> None:
+    """The others go on, and the reason is said."""
+    X = np.random.default_rng(0).normal(size=(100, 8))
+    y = (X[:, 0] + X[:, 5] > 0).astype(int)
+    np.savez(tmp_path / "fit.npz", X=X, y=y)
+    np.savez(tmp_path / "lone.npz", X=X, y=np.where(np.arange(100) == 7, 2, y))
+    files = f"{tmp_path / 'lone.npz'},{tmp_path / 'fit.npz'}"
+    methods = "plain,group-lasso" if bench == "rivals" else "plain"
+    words = ["--data", files, "--seeds", "0", "--methods", methods, "--json"]
+    words += ["--transports", "ours"] if bench == "equal" else []
+    result = run_cli("bench", bench, *words, "--out", tmp_path / "out")
+    assert result.code == 0, result.err
+    found = result.json
+    why = "of class '2'"
+    if bench == "equal":
+        (skipped,) = found["skipped"].items()
+        assert skipped[0] == str(tmp_path / "lone.npz")
+        assert why in skipped[1]
+        assert {row["data"] for row in found["rows"]} == {str(tmp_path / "fit.npz")}
+        assert why in (tmp_path / "out" / "equal.md").read_text()
+        return
+    key = "refused" if bench == "rivals" else "skipped"
+    rows = found["rows" if bench == "rivals" else "results"]
+    for row in rows:
+        is_lone = Path(row["data"]).stem == "lone"
+        assert (row[key] is not None) == is_lone
+        assert not is_lone or why in row[key]

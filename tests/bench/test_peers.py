@@ -437,9 +437,10 @@ def test_a_run_goes_on_where_it_ended(
     assert found == [0, 1, 2]
     assert run_cli(*command, "--seeds", "0", "--spurious", "1", "--resume").code == 0
     assert calls == [0, 1, 2, 0]  # another share of noise is another run
-    assert run_cli(*command, "--seeds", "0").code == 0
-    assert calls == [0, 1, 2, 0, 0]  # without --resume everything is run
     assert len(records(out)) == 4
+    refused = run_cli(*command, "--seeds", "0")
+    assert refused.code == 2
+    assert "--resume must be given. Got 4 records" in refused.err
 
 
 def results(**changes: Any) -> dict[str, Any]:

@@ -294,8 +294,25 @@ def test_a_refused_run_leaves_an_earlier_one_alone(run_cli, tmp_path):
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     one_line(run_cli(*command, "--parties", "31"))
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
-    again = run_cli(*command)
+    assert "--overwrite replaces it" in one_line(run_cli(*command))
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    again = run_cli(*command, "--overwrite")
+    assert again.code == 0
     assert f"The earlier run in '{folder}' is replaced." in again.err.splitlines()
+
+
+@pytest.mark.parametrize("command", ["run", "try", "demo", "bench"])
+def test_a_folder_of_something_else_is_left_alone(command, run_cli, tmp_path):
+    (tmp_path / "key.pem").write_bytes(b"secret")
+    words = {
+        "run": [*run_of("breast-cancer"), "--overwrite"],
+        "try": ["try", *run_of("breast-cancer")[1:]],
+        "demo": ["demo"],
+        "bench": ["bench", "shapes", "--smoke"],
+    }[command]
+    sentence = one_line(run_cli(*words, "--quiet", "--out", tmp_path))
+    assert f"'{tmp_path}' must be new or empty. Got one that holds" in sentence
+    assert [path.name for path in tmp_path.iterdir()] == ["key.pem"]
 
 
 def test_a_message_of_many_lines_is_put_on_one(run_cli, monkeypatch):

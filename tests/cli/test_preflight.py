@@ -1,6 +1,7 @@
 """`lessvfl check` without a label: of a table, of a party's config, of a server's."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -164,6 +165,45 @@ def test_what_a_party_would_refuse_its_check_does(here, run_cli, values, fragmen
     ran = run_cli("party", "--config", path, "--insecure")
     assert ran.code == 2
     assert fragment in " ".join(ran.err.split())
+
+
+@pytest.mark.parametrize(
+    ("side", "blanks"),
+    [
+        ("server", ["'LABEL_COLUMN' as 'label' and 'ID_COLUMN' as 'id'"]),
+        ("party", ["'data' and 'ID_COLUMN' as 'id'"]),
+    ],
+)
+def test_all_that_a_kit_leaves_open_is_named_at_once(here, run_cli, side, blanks):
+    assert run_cli("kit", "init", "kit", "--parties", "clinic").code == 0
+    folder = {"server": "server", "party": "clinic"}[side]
+    path = here / "kit" / folder / f"{side}.yaml"
+    table = "labels.csv" if side == "server" else "columns.csv"
+    words = ["where it says FILL IN. Got no file '", f"{table}' as 'data'", *blanks]
+    checked = run_cli("check", "--config", path)
+    ran = run_cli(side, "--config", path)
+    assert checked.code == ran.code == 2
+    for word in words:
+        assert word in checked.out
+        assert word in " ".join(ran.err.split())
+
+
+def test_a_certificate_of_another_party_is_refused(here, run_cli):
+    assert run_cli("kit", "init", "kit", "--parties", "clinic,insurer").code == 0
+    own, other = here / "kit" / "clinic", here / "kit" / "insurer"
+    shutil.copy("own.csv", own / "columns.csv")
+    path = own / "party.yaml"
+    path.write_text(path.read_text().replace("ID_COLUMN", "who"))
+    assert run_cli("check", "--config", path).code == 0
+    shutil.copy(other / "cert.pem", own)
+    assert "was made for another key" in run_cli("check", "--config", path).out
+    shutil.copy(other / "key.pem", own)
+    words = "must be of 'clinic', as the config says by 'name'. Got one of 'insurer'."
+    assert words in run_cli("check", "--config", path).out
+    for command in (["party"], ["predict", "party"]):
+        ran = run_cli(*command, "--config", path)
+        assert ran.code == 2
+        assert words in ran.err
 
 
 def test_a_table_smaller_than_the_policy_allows(here, run_cli):

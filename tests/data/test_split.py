@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
+from lessvfl import data
 from lessvfl.data import DataConfig, from_arrays, prepare, read_parties, split
+from lessvfl.data.check import check_table
 from lessvfl.data.dealing import deal_columns
 from lessvfl.data.split import split_rows
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
@@ -128,6 +130,22 @@ def test_a_mark_without_quotes_is_a_clear_mistake(tmp_path, text):
 def test_refused_parties(parties, fragment):
     with pytest.raises(ConfigError, match=fragment):
         deal(parties)
+
+
+@pytest.mark.parametrize(
+    ("column", "role"), [("y", "labels"), ("!y", "labels"), ("w", "row weights")]
+)
+def test_a_party_that_names_a_column_that_is_no_feature(column, role, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,w,y\n" + "".join(f"{i},{-i},1,{i % 2}\n" for i in range(20)))
+    dataset = data.load(path, label="y", sample_weight="w")
+    words = f"'p' must be features, which a column of {role} is not. Got '{column}'"
+    with pytest.raises(ConfigError, match=words):
+        data.prepare(dataset, DataConfig(), parties={"p": ["a", column], "q": ["b"]})
+    said = check_table(
+        path, label="y", sample_weight="w", parties={"p": ["a", column], "q": ["b"]}
+    )
+    assert any(words in problem for problem in said.problems)
 
 
 @settings(max_examples=50, deadline=None)

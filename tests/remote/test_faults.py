@@ -527,7 +527,12 @@ def test_a_party_refuses_a_gradient_beyond_bounds(value):
 # ------------------------------------------------------------------------- late, replay
 
 
-def test_a_party_that_was_frozen_comes_back_and_nothing_changes(tmp_path):
+def test_a_party_that_was_frozen_comes_back_and_nothing_changes(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(hub_module, "QUIET_SECONDS", 0.25)
+    caplog.set_level("INFO", "lessvfl")
+
     class Freezes(PartyProcess):
         n_frozen = 0
 
@@ -552,6 +557,7 @@ def test_a_party_that_was_frozen_comes_back_and_nothing_changes(tmp_path):
         side.join(10)
         assert side.error is None
     assert frozen.n_frozen == 1
+    assert "no sign of life from clinic for 0 s; away after 1 s" in caplog.messages
     compare(record, written(tmp_path), simulated("less-vfl"))
 
 

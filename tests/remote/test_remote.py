@@ -967,12 +967,17 @@ def test_trees_that_have_grown_do_not_grow_again(tmp_path, method, at, monkeypat
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
-    """Its rows are not named again; who came anew since then learns of it all."""
+def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch, caplog):
+    """Its rows are not named again; who came anew since then learns of it all.
+
+    Who is away then is waited for, and the operator reads so at once.
+    """
+    caplog.set_level("INFO", "lessvfl")
     told: list[tuple[str, str]] = []
     finish = ServerProcess._finish
 
     def hang_up_first(process, files):
+        caplog.clear()
         if leaves:
             process.hub.hang_up("clinic")
         original = process.hub.send
@@ -992,6 +997,9 @@ def test_the_end_is_told_in_short_to_who_stayed(tmp_path, leaves, monkeypatch):
         again = ["Welcome", "Prepare"] if leaves and name == "clinic" else []
         assert said[-2 - len(again) :] == [*again, "Restore", "Finish"]
         assert ("Prepare" in said) == bool(again)
+    waits = [line for line in caplog.messages if line.startswith("waiting for clinic")]
+    whole = ["waiting for clinic, for up to 20 s; Ctrl-C ends the wait"]
+    assert waits == whole * leaves
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from tests.report.conftest import fake_record
 
@@ -211,3 +213,23 @@ def test_tensorboard_has_parameters_and_curves(tmp_path) -> None:
     points = found.Tensors(name)
     assert [point.step for point in points] == list(range(1, len(points) + 1))
     assert "progress/accuracy" in found.Tags()["tensors"]
+
+
+def test_an_evaluation_is_written_down(store, run_cli, tmp_path) -> None:
+    X, y = np.random.default_rng(0).normal(size=(90, 4)), ["ill", "well"] * 45
+    pd.DataFrame(X).assign(label=y).to_csv(tmp_path / "all.csv", index=False)
+    model, page = tmp_path / "run", tmp_path / "decided"
+    words = ("run", tmp_path / "all.csv", "--parties", "2", "--out", model, *SHORT)
+    assert run_cli(*words).code == 0
+    command = ("evaluate", model, tmp_path / "all.csv", "--out", page, "--json")
+    result = run_cli(*command, "--cost", "fp=1,fn=5", "--track", "mlflow")
+    assert result.code == 0, result.err
+    assert store.parameters["data.name"] == "all"
+    assert store.parameters["cut_off.class"] in ("ill", "well")
+    at = {name: value for name, value, _ in store.points}
+    assert at["evaluated/auc"] == result.json["auc"]
+    low = result.json["intervals"]["auc"]["low"]
+    assert at["evaluated/intervals/auc/low"] == low
+    assert at["evaluated/cut_off/at"] == result.json["cut_off"]["at"]
+    assert store.kept == ["evaluation.html", "evaluation.json"]
+    assert store.ends == [False]

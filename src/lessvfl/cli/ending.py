@@ -23,6 +23,9 @@ class Interrupted(Exception):
     """Ctrl-C, under a name that typer does not answer in its own way."""
 
 
+# The last is what typer makes of Ctrl-C while it reads the command line.
+INTERRUPTED = (Interrupted, KeyboardInterrupt, typer.Abort)
+
 _threads_hang = False
 
 
@@ -45,7 +48,7 @@ def sentence(error: BaseException) -> str | None:
             f"There must be memory for what is asked. Got too little ({said[-1]}); a "
             "party's own table need not be in it, see 'storage' in its config."
         )
-    if isinstance(error, Interrupted | KeyboardInterrupt):
+    if isinstance(error, INTERRUPTED):
         return "interrupted"
     if isinstance(error, UsageError):
         return _usage_sentence(error)
@@ -117,6 +120,6 @@ def exit_code(error: BaseException) -> int:
     """Return the exit code of an error."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(bool(error.code))
-    if isinstance(error, Interrupted | KeyboardInterrupt):
+    if isinstance(error, INTERRUPTED):
         return 130
     return 1 if sentence(error) is None else 2

@@ -15,8 +15,10 @@ from lessvfl.cli.options import (
     InferenceName,
     Reasons,
     SeedNumber,
+    Track,
     TrustCode,
     read_inference,
+    tracked,
 )
 from lessvfl.terms import SCORE_TEXTS, plural
 
@@ -91,6 +93,7 @@ def evaluate(
     inference: InferenceName = "clear",
     reasons: Reasons = 0,
     trust_code: TrustCode = False,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Score the model of a run on rows with labels, and choose how it decides."""
@@ -111,13 +114,15 @@ def evaluate(
     if out is not None:
         claim(out, "folder")
     table = Labelled(data.expanduser(), label, by)
-    if reasons:
-        written = explain_table(folder, table, how, reasons)
-        typer.echo(f"{written}: why it is predicted", err=True)
-    found = evaluate_folder(folder, table, how, asked)
-    for sentence in found["warnings"]:
-        warn(sentence)
-    page = None if out is None else report.write_evaluation(out, found)
+    with tracked(track, f"evaluation-{table.name}", out) as finish:
+        if reasons:
+            written = explain_table(folder, table, how, reasons)
+            typer.echo(f"{written}: why it is predicted", err=True)
+        found = evaluate_folder(folder, table, how, asked)
+        for sentence in found["warnings"]:
+            warn(sentence)
+        page = None if out is None else report.write_evaluation(out, found)
+        finish(found)
     if as_json:
         typer.echo(json.dumps(found, allow_nan=False))
         return

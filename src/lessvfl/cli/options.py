@@ -64,10 +64,13 @@ Reasons = Annotated[
 @contextlib.contextmanager
 def tracked(
     store: str | None, title: str, out: Path | None, status: Status | None = None
-) -> Iterator[Callable[[RunRecord], None]]:
-    """Track what happens in the block, if asked to; yield what is told its record."""
+) -> Iterator[Callable[[RunRecord | Mapping[str, Any]], None]]:
+    """Track what happens in the block, if asked to.
+
+    Yield what is told its record, or what an evaluation found.
+    """
     if store is None:
-        yield lambda record: None
+        yield lambda found: None
         return
     from lessvfl.report import tracking
 
@@ -75,7 +78,14 @@ def tracked(
     with tracking.tracked(store, title, folder / "tensorboard") as follower:
         if status is not None:
             status.followers.append(follower)
-        yield lambda record: follower.finish(record, out)
+
+        def finish(found: RunRecord | Mapping[str, Any]) -> None:
+            if isinstance(found, Mapping):
+                follower.finish_evaluation(found, out)
+            else:
+                follower.finish(found, out)
+
+        yield finish
 
 
 def read_inference(name: str) -> Inference:

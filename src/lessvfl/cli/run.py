@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 RunFolder = Annotated[
     Path | None, typer.Option("--out", help="Run folder: record, networks, report.")
 ]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the run that --out holds.")
+]
 TryFolder = Annotated[
     Path | None,
     typer.Option(
@@ -55,6 +58,7 @@ def run(
     asked: JobOptions,
     device: Device = "auto",
     out: RunFolder = None,
+    overwrite: Overwrite = False,
     track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -66,7 +70,7 @@ def run(
     read = asked.read(device)
     job = read.job
     if out is not None:
-        folder.claim(out)  # before the hours, not after them
+        folder.claim_new(out, overwrite)  # before the hours, not after them
     tell_changes(job, read.seeds[0], asked.data)
     _tell_bundle(job)
     _tell_privacy(job, read.seeds)
@@ -165,8 +169,9 @@ def demo(
             ("plain-published", profiles.resolve("plain", "default", dataset)),
         )
     }
+    folder.claim_new(out, known=("report.html", *(one.name for one in jobs)))
     for one in jobs:
-        folder.claim(one)
+        folder.claim_new(one, overwrite=True)
     if not quiet:
         results.say("This is less-vfl-auto; plain runs in a second process.", err=True)
     (first, here), *others = jobs.items()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from lessvfl.errors import ConfigError
+from lessvfl.terms import written
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,8 @@ def resolve_device(name: str, n_values: int = WORTH_GPU) -> torch.device:
     """
     if name not in ("cpu", "cuda", "auto"):
         raise ConfigError(
-            f"The 'device' option must be one of cpu, cuda, auto. Got {name!r} instead."
+            "The 'device' option must be one of cpu, cuda, auto. Got "
+            f"{written(name)} instead."
         )
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError(

@@ -77,6 +77,7 @@ def held_columns(
     with warnings.catch_warnings():  # prepare warns of columns of nobody
         warnings.simplefilter("ignore", LessVFLWarning)
         X = dataset.X
+        dealing.refuse_taken(dataset.taken, count)
         return dealing.deal_columns(X.names, count, config, seed, X.unused)
 
 
@@ -339,6 +340,7 @@ def _load(
             lambda: table.from_arrays(frame, labels, name=path.stem, task=task)
         )
     own = known or _without_labels(frame, path.stem)
+    own = own if target is None else replace(own, taken={target: "labels"})
     for _, role in roles.each():
         own = attempt(partial(with_roles, own, role, raw.written)) or own
     return own, target, unsaid

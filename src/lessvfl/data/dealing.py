@@ -104,6 +104,17 @@ def _deal_by_name(
     return held
 
 
+def refuse_taken(taken: Mapping[str, str], parties: Any) -> None:
+    """Refuse a party that names a column of labels, or of another role."""
+    for party, patterns in parties.items() if isinstance(parties, Mapping) else ():
+        for pattern in [patterns] if isinstance(patterns, str) else map(str, patterns):
+            if (role := taken.get(pattern.removeprefix(EXCEPT))) is not None:
+                raise ConfigError(
+                    f"The columns of party '{party}' must be features, which a column "
+                    f"of {role} is not. Got '{pattern}'."
+                )
+
+
 GLOB = re.compile(r"[*?\[]")
 EXCEPT = "!"  # before what is excluded; \\! for a name that begins with it
 

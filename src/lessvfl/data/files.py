@@ -60,6 +60,7 @@ def load_file(
         raw = raw.select([name for name, _ in roles.each()])  # the rest is in memory
         release_unused()
         table = from_arrays(frame, y, name=path.stem, task=task)
+        table = replace(table, taken={label_column(raw.names, label, path): "labels"})
         return with_roles(table, roles, raw.written)
     label = label or "y"
     arrays = read_npz(path, ["X", label])

@@ -281,6 +281,8 @@ class Dataset:
     # Who holds which columns (names or globs), where the data are vertical by nature.
     parties: Mapping[str, Sequence[str]] | None = None
     origin: str = ""  # the file or the catalogue that it was read from
+    # What columns of it are that are no features, by name: labels, row weights, ids.
+    taken: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def own_parties(self) -> int | Mapping[str, Sequence[str]]:

@@ -17,7 +17,15 @@ from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
 from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.mechanisms import GRADIENT_DEFENCES
 from lessvfl.settings import Kind, Section, a_float, one_of, or_none, refuse, setting
-from lessvfl.terms import MEASURES, SCORE_TEXTS, Task, labels_text, listed, plural
+from lessvfl.terms import (
+    MEASURES,
+    SCORE_TEXTS,
+    Task,
+    labels_text,
+    listed,
+    plural,
+    written,
+)
 
 # Where the loss bends, in robust standard deviations: 95 % efficient for normal errors.
 BEND = 1.345
@@ -342,7 +350,7 @@ def check_labels(dataset: Dataset, config: LabelConfig) -> None:
         if (value := getattr(config, setting_name)) is not None:
             raise ConfigError(
                 f"The '{setting_name}' setting must be none for {name}, whose labels "
-                f"are numbers to regress on. Got {value!r}."
+                f"are numbers to regress on. Got {written(value)}."
             )
     if config.gradient_defence == "marvell" and dataset.task != "binary":
         n_classes = len(dataset.label_names)

@@ -168,6 +168,7 @@ def prepare(
     """
     seed, dataset = config.row_seed(seed), randomise(dataset, labels)
     count, X = dataset.own_parties if parties is None else parties, dataset.X
+    dealing.refuse_taken(dataset.taken, count)
     dealt = dealing.deal_columns(X.names, count, config, seed, X.unused)
     shares = plant.shares_of(spurious, len(dealt))
     feature_of = dealing.features_of(dealt, groups)

@@ -198,6 +198,7 @@ def take_column(
         X_test=None if X_test is None else X_test.select(left),
         significant=None if known is None else np.delete(known, index),
         findings=tuple(f for f in dataset.findings if f.column != column),
+        taken={**dataset.taken, column: what},
     )
     return rest, dataset.X.cells(index)
 

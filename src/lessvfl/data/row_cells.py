@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lessvfl.data.days import days_of_digits
 from lessvfl.data.frame import Floats, Places, is_missing
 from lessvfl.errors import DataError
-from lessvfl.terms import plural
+from lessvfl.terms import plural, written
 
 
 def canonical(value: object) -> str:
@@ -47,7 +47,7 @@ def check_weights(weights: Any, n_rows: int, owner: str) -> Floats:
     for row, cell in enumerate(one_cell_per_row(weights, n_rows, allowed).tolist()):
         checked[row] = as_number(cell)
         if not 0 <= checked[row] < math.inf:
-            got = "nothing" if cell is None or cell != cell else repr(cell)
+            got = "nothing" if cell is None or cell != cell else written(cell)
             got = "a text" if isinstance(cell, str) else got
             raise DataError(f"{allowed} Got {got} in row {row + 1}.")
     if not checked.any():

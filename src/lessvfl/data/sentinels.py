@@ -18,6 +18,7 @@ from lessvfl.data.column import EncodedColumn, Finding
 from lessvfl.data.dealing import match_columns
 from lessvfl.data.frame import Floats, Frame
 from lessvfl.errors import ConfigError, warn
+from lessvfl.terms import written
 
 Mark = float | str  # a date by its days since 1970-01-01
 MarksByColumn = Mapping[str, Sequence[Mark]]  # by column
@@ -56,7 +57,7 @@ def marks_of(
                     must = f"{kind}, as the cells are"
                 raise ConfigError(
                     f"The 'missing_values' setting of '{pattern}' must be {must}. "
-                    f"Got {value!r}."
+                    f"Got {written(value)}."
                 )
             for index, mark in marks.items():
                 name = frame.names[index]

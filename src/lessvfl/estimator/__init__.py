@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from lessvfl.errors import ConfigError
 from lessvfl.estimator.base import PARAMETERS, CodedLabels, LessVFLEstimator
-from lessvfl.terms import Task
+from lessvfl.terms import Task, written
 
 
 class LessVFLClassifier(ClassifierMixin, LessVFLEstimator):  # type: ignore[misc]
@@ -49,7 +49,7 @@ class LessVFLClassifier(ClassifierMixin, LessVFLEstimator):  # type: ignore[misc
         if len(self.classes_) < 2:
             raise ConfigError(
                 "The labels must hold at least 2 classes. Got 1 class: "
-                f"{self.classes_[0]!r}."
+                f"{written(self.classes_[0])}."
             )
         task: Task = "binary" if len(self.classes_) == 2 else "multiclass"
         names = {name: str(name) for name in self.classes_}

@@ -14,7 +14,7 @@ from sklearn.utils.validation import column_or_1d
 
 from lessvfl import data
 from lessvfl.errors import ConfigError, DataError
-from lessvfl.terms import plural
+from lessvfl.terms import plural, written
 
 DENSE_LIMIT = 2**30  # bytes that a sparse table may take as a dense one of float64
 
@@ -50,7 +50,7 @@ def by_name(what: str, given: Any, names: Sequence[str]) -> Any:
             else:
                 raise ConfigError(
                     f"The columns of '{owner}' in '{what}' must be names, or numbers "
-                    f"from 0 to {len(names) - 1}. Got {column!r}."
+                    f"from 0 to {len(names) - 1}. Got {written(column)}."
                 )
     return found
 

@@ -6,8 +6,9 @@ each line is explained in ``docs/machines.md``.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -16,7 +17,7 @@ from msgspec import Meta
 
 from lessvfl import settings
 from lessvfl.data import TASKS, marks_by_column, read_yaml
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, LessVFLError
 from lessvfl.remote.align.messages import Mode
 from lessvfl.remote.policy import LabelPolicy, Policy
 from lessvfl.settings import (
@@ -32,6 +33,7 @@ from lessvfl.terms import Evaluation
 
 MOST_LETTERS = 300  # of a reason
 MOST = sys.float_info.max
+BLANKS = {"label": "LABEL_COLUMN", "id": "ID_COLUMN"}  # what a kit's config has there
 PATHS = ("certificate", "key", "ca", "data", "out", "test_ids")  # relative to the file
 
 
@@ -226,6 +228,24 @@ def table_of(config: Common) -> Path:
         f"The 'data' setting of {file} must name the table of {what}, a file or a "
         "folder of Parquet or Arrow files. Got none: 'data' is missing."
     )
+
+
+@contextlib.contextmanager
+def naming_blanks(config: Common) -> Iterator[None]:
+    """Name all that a kit's config still leaves open, where a table cannot be read."""
+    try:
+        yield
+    except LessVFLError:
+        values = {name: getattr(config, name, None) for name in BLANKS}
+        left = [f"'{v}' as '{n}'" for n, v in values.items() if v == BLANKS[n]]
+        if left and not Path(config.data).exists():
+            left = [f"no file '{config.data}' as 'data'", *left]
+        if len(left) < 2:
+            raise
+        raise ConfigError(
+            "The config must be filled in where it says FILL IN. Got "
+            f"{', '.join(left[:-1])} and {left[-1]}."
+        ) from None
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Common)

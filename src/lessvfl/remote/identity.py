@@ -32,7 +32,13 @@ def server_credentials(own: Common, insecure: bool) -> Credentials | None:
 def party_identity(own: PartyConfig, insecure: bool) -> tuple[str, Credentials | None]:
     """Return who a party is, and the files that prove it."""
     if not insecure:
-        return _proven(own, "party")
+        name, credentials = _proven(own, "party")
+        if own.name not in (None, name):
+            raise ConfigError(
+                f"The certificate '{own.certificate}' must be of '{own.name}', as the "
+                f"config says by 'name'. Got one of '{name}'."
+            )
+        return name, credentials
     if own.name is None:
         raise ConfigError(
             "The 'name' setting must say who this is where no certificate does. "

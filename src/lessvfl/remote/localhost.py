@@ -92,14 +92,9 @@ def run_all(
     if data.is_drawn_by_class(job.dataset, job.settings.data):
         tell(SECRET_ROWS)
     if out is not None:
-        folder.claim(out)
+        folder.claim_new(out)
     with tempfile.TemporaryDirectory(prefix="lessvfl-try-") as scratch:
         base = Path(scratch) if out is None else out / "sides"
-        if base.exists() and any(base.iterdir()):
-            raise ConfigError(
-                f"The folder '{base}' must be new or empty. Got one with the sides of "
-                "an earlier run."
-            )
         runs: list[dict[str, Any]] = []
         failed = None
         try:

@@ -69,7 +69,7 @@ from lessvfl.status import Status
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
 from lessvfl.wire.due import Bound, replies
-from lessvfl.wire.hub import Hub
+from lessvfl.wire.hub import Hub, say_awaited
 from lessvfl.wire.ledger import BillLine, Ledger
 from lessvfl.wire.line import HubRules
 from lessvfl.wire.local import LocalParty
@@ -248,7 +248,7 @@ class ServerProcess:
         path = files.finished
         done: dict[str, Any] = read_json(path) if path.is_file() else {}
         self.hub.run_id = self._run_id()
-        end = time.monotonic() + self.config.wait
+        end, told = time.monotonic() + self.config.wait, set[PartyId]()
         if len(done) < len(self.parties):
             prepare = self.rows.of_seed(files.seed).message(self.config.tell_share)
         while missing := [p for p in self.parties if p not in done]:
@@ -258,6 +258,10 @@ class ServerProcess:
                     write_json(path, done)
             if time.monotonic() > end:
                 raise PartyLostError(missing, "the run is over, but not for them")
+            away = set(missing) - done.keys() - {*self.hub.connected}
+            if away - told:
+                say_awaited(sorted(away), end - time.monotonic())
+                told |= away
             time.sleep(0.01)
 
     def _finish_one(

@@ -25,7 +25,7 @@ from lessvfl.data import (
     Table,
 )
 from lessvfl.errors import ConfigError, DataError
-from lessvfl.remote.config import PartyConfig, ServerConfig, table_of
+from lessvfl.remote.config import PartyConfig, ServerConfig, naming_blanks, table_of
 from lessvfl.remote.home import facts_of
 from lessvfl.run import profiles
 from lessvfl.run.numbers import class_share
@@ -53,7 +53,8 @@ def open_table(config: PartyConfig) -> tuple[Table, NDArray[Any] | None]:
                 "disk are computed with by the CPU. Got disk."
             )
         storage = "memory"
-    return data.open_columns(table_of(config), config.id, storage)
+    with naming_blanks(config):
+        return data.open_columns(table_of(config), config.id, storage)
 
 
 @dataclass(frozen=True)
@@ -180,9 +181,10 @@ class LabelTable:
                 "The 'test_ids' setting needs the column of ids, 'id'. Got none."
             )
         named = (config.sample_weight, config.group_column, config.time_column)
-        roles = data.load_roles(*named, config.test_ids, config.id)
         where = (table_of(config), config.label, config.id)
-        dataset, ids = data.load_labels(*where, roles, config.task)
+        with naming_blanks(config):
+            roles = data.load_roles(*named, config.test_ids, config.id)
+            dataset, ids = data.load_labels(*where, roles, config.task)
         log.info("%s", data.task_sentence(dataset.task, dataset.task_reason))
         Path(config.out).mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(dataset, ids).kept(Scratch(Path(config.out)))

@@ -24,6 +24,7 @@ from lessvfl.terms import SCORES, Event, Stage
 
 FILES = (FILE_NAME, "report.html", "features.csv", "run.yaml")
 FOLDERS = "networks*"
+EVALUATED = ("evaluation.html", "evaluation.json")
 MOST_AT_ONCE = 100  # parameters that MLflow takes in one request
 LONGEST = 500  # characters of a parameter
 
@@ -85,6 +86,19 @@ class Tracking:
                 self._keep(folder / name)
         for path in sorted(folder.glob(FOLDERS)) if folder is not None else ():
             self._keep(path)
+        self.close()
+
+    def finish_evaluation(self, found: Mapping[str, Any], folder: Path | None) -> None:
+        """Write down what an evaluation found, and keep its page and numbers."""
+        leaves = dict(_leaves(found))
+        texts = {k: v[:LONGEST] for k, v in leaves.items() if isinstance(v, str)}
+        self._do(lambda store: store.set_parameters(texts))
+        for name, value in leaves.items():
+            if isinstance(value, int | float):
+                self._point(f"evaluated/{name.replace('.', '/')}", value, 0)
+        for name in EVALUATED if folder is not None else ():
+            assert folder is not None
+            self._keep(folder / name)
         self.close()
 
     def close(self, *, failed: bool = False) -> None:
@@ -162,6 +176,15 @@ def _numbers(run: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield f"payload_bytes/{way}", float(n_bytes)
     if "rounds" in communication:
         yield "rounds", float(communication["rounds"])
+
+
+def _leaves(found: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the texts and numbers of an evaluation by their paths, without lists."""
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{before}{name}.")
+        elif isinstance(value, str | int | float):
+            yield f"{before}{name}", value
 
 
 # ------------------------------------------------------------------------------- stores

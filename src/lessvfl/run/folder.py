@@ -16,6 +16,7 @@ import hashlib
 import shutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,44 @@ from lessvfl.run.fitted import (
     load_party,
     load_server,
 )
-from lessvfl.run.record import RunRecord, unwritten, write_atomically
+from lessvfl.run.record import FILE_NAME, RunRecord, unwritten, write_atomically
 from lessvfl.run.simulate import Run
 from lessvfl.terms import listed
+
+# What a run that was killed leaves without a record, and what others hide anywhere.
+KILLED = (".*", "networks-*", "tensorboard")
+
+
+def claim_new(
+    folder: Path,
+    overwrite: bool | None = None,
+    what: str = "run folder",
+    known: Sequence[str] = (),
+) -> None:
+    """Make a folder, or refuse one with another run or with files of something else.
+
+    A run that ended without results may be replaced, any other one with `overwrite`,
+    which is None where there is no such option. Names that are `known` may be there.
+    """
+    names = sorted(path.name for path in folder.glob("*")) if folder.is_dir() else []
+    others = [n for n in names if not any(fnmatch(n, k) for k in (*KILLED, *known))]
+    held = listed([f"'{name}'" for name in others], 3)
+    if FILE_NAME in names:
+        held = f"a run{': --overwrite replaces it' * (overwrite is not None)}"
+        others = [] if overwrite or _is_without_results(folder) else others
+    if others:
+        raise ConfigError(
+            f"The {what} '{folder}' must be new or empty. Got one that holds {held}."
+        )
+    claim(folder, what)
+
+
+def _is_without_results(folder: Path) -> bool:
+    """Tell whether a run ended before its first seed was over."""
+    try:
+        return not RunRecord.read(folder).runs
+    except RecordError:
+        return False
 
 
 def claim(folder: Path, what: str = "run folder") -> None:

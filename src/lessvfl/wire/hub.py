@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
-from lessvfl.terms import PartyId
+from lessvfl.terms import PartyId, listed, time_text
 from lessvfl.wire import codec
 from lessvfl.wire.codec import WireFrame
 from lessvfl.wire.connection import (
@@ -51,6 +51,7 @@ from lessvfl.wire.messages import Reply, Request, Traffic
 SMALL = 1 << 16  # what is longer is worth a thread of its own
 STOPPED = "Another party has stopped the run."  # what the others hear of it
 FREE_BEATS = 3  # signs of life at any pace; more must not come faster than one a second
+QUIET_SECONDS = 10.0  # without a sign of life, of which there should be two by then
 
 log = logging.getLogger(__name__)
 
@@ -312,6 +313,8 @@ class Hub:
         due = [party for party in asked if party not in self._local]
         with self._changed:
             self._raise_failure()
+            if missing := [p for p in due if p not in self._lines]:
+                say_awaited(missing, seconds)
             while missing := [p for p in due if p not in self._lines]:
                 left = end - time.monotonic()
                 if left <= 0:
@@ -383,13 +386,21 @@ class Hub:
     def _reply(self, line: PartyLine) -> Any:
         """Return a party's reply to this exchange; drop late replies to others."""
         party, end = line.party, time.monotonic() + self.rules.longest
+        patience = min(QUIET_SECONDS, self.silence)
         while True:
-            left = min(line.heard + self.silence, end) - time.monotonic()
+            left = min(line.heard + patience, end) - time.monotonic()
             try:
                 answer = line.replies.get(timeout=max(0.0, left))
             except queue.Empty:
-                if min(line.heard + self.silence, end) > time.monotonic():
+                if min(line.heard + patience, end) > time.monotonic():
                     continue  # it gave a sign of life in the meantime
+                if patience < self.silence and end > time.monotonic():
+                    quiet, patience = time_text(patience), self.silence
+                    given_up = f"away after {time_text(self.silence)}"
+                    log.info(
+                        "no sign of life from %s for %s; %s", party, quiet, given_up
+                    )
+                    continue
                 why = f"no sign of life for {self.silence:g} seconds"
                 if end <= time.monotonic():
                     why = f"no reply for {self.rules.longest:g} seconds"
@@ -487,6 +498,12 @@ class Hub:
             return False
         stopping.join(max(0.2, end - time.monotonic()))
         return not stopping.is_alive()
+
+
+def say_awaited(parties: Sequence[PartyId], seconds: float) -> None:
+    """Log who is waited for, for how long, and how that ends."""
+    names, at_most = listed(parties), time_text(seconds)
+    log.info("waiting for %s, for up to %s; Ctrl-C ends the wait", names, at_most)
 
 
 def _unexpected(name: str) -> Refusal:

@@ -24,7 +24,7 @@ from lessvfl.run import profiles, simulate, target
 from lessvfl.run.profiles import Settings
 from lessvfl.run.simulate import Job, Replica
 from lessvfl_bench.paper import plan
-from lessvfl_bench.study import alone
+from lessvfl_bench.study import alone, telling_unfit
 
 METHODS = ("plain", "group-lasso", "local-lasso", "less-vfl", methods.DEFAULT)
 LASSOS = ("group-lasso", "local-lasso", "less-vfl")  # those with a lambda
@@ -92,6 +92,7 @@ def transport(name: str, dataset: Dataset) -> dict[str, Any]:
     return paper | {key: ours[key] for key in taken}
 
 
+@telling_unfit
 @alone()
 def run(cell: Cell, seed: int, folder: Path | None) -> dict[str, Any]:
     """Run a cell with one seed, on one core; return what tables are made of."""
@@ -126,6 +127,7 @@ def _line(numbers: Mapping[str, Any]) -> dict[str, Any]:
 # -- lambdas ---------------------------------------------------------------------------
 
 
+@telling_unfit
 @alone()
 def try_lambdas(
     cell: Cell, lam_servers: ServerLambdas, device: str, folder: Path | None

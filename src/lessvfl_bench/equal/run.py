@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lessvfl import __version__
+from lessvfl.errors import DataError
 from lessvfl_bench.equal import cells, tables
 from lessvfl_bench.equal.cells import METHODS, STEPS, TRANSPORTS, Cell
 from lessvfl_bench.equal.tables import BROKEN_DOWN, ORIGINAL, RULE
 from lessvfl_bench.store import Records
 from lessvfl_bench.study import (
     PUBLIC,
+    UNFIT,
     Call,
     NameList,
     NumberList,
@@ -65,11 +67,14 @@ def run(
     bench = _Bench(contest, Records(folder, resume), say)
     with workers(contest.jobs) as call:
         found = bench.runs(call, bench.lambdas(call))
+    if not found:
+        raise DataError(f"No data set can be used. {next(iter(bench.unfit.values()))}")
     rows = tables.rows(found)
     return {
         "data": list(contest.data),
         "seeds": list(contest.seeds),
         "spurious": cells.SPURIOUS,
+        "skipped": bench.unfit,
         "rows": rows,
         "verdicts": tables.verdicts(rows),
         "breakdown": tables.breakdown(found),
@@ -86,6 +91,7 @@ class _Bench:
     contest: Contest
     records: Records
     say: Say
+    unfit: dict[str, str] = field(default_factory=dict)  # data set -> why it has none
 
     def lambdas(self, call: Call) -> dict[Cell, dict[str, cells.Trial]]:
         """Choose the lambdas of every method that has some."""
@@ -99,7 +105,8 @@ class _Bench:
         found = self._gather(attempt, need, call, "lam_server")
         trials: dict[Cell, list[Any]] = {}
         for cell, lams in need:  # in the order of the grid
-            trials.setdefault(cell, []).extend(found[cell, lams]["trials"])
+            if cell.data not in self.unfit:
+                trials.setdefault(cell, []).extend(found[cell, lams]["trials"])
         return {cell: cells.choose(some) for cell, some in trials.items()}
 
     def runs(
@@ -133,6 +140,7 @@ class _Bench:
                 [done[own, seed] for seed in seeds],
             )
             for (cell, rule), own in asked.items()
+            if cell.data not in self.unfit
         ]
 
     def _cells(self) -> list[Cell]:
@@ -140,6 +148,7 @@ class _Bench:
         return [
             Cell(name, transport, method)
             for name in own.data
+            if name not in self.unfit
             for transport in own.transports
             for method in own.methods
         ]
@@ -153,7 +162,12 @@ class _Bench:
             about = cell.about | {name: value}
             return f"{Path(cell.data).stem}-{cell.method}", about
 
-        return gather(function, todo, record, self.records, call, self.say)
+        found = gather(function, todo, record, self.records, call, self.say)
+        for (cell, _), one in found.items():
+            if UNFIT in one and cell.data not in self.unfit:
+                self.unfit[cell.data] = one[UNFIT]
+                self.say(f"{cell.data} is left out: {one[UNFIT]}")
+        return found
 
 
 def _begins(cell: Cell, rule: str) -> bool:

@@ -115,7 +115,8 @@ def _gap(gap: Mapping[str, Any] | None) -> str:
 
 def sentences(results: Mapping[str, Any]) -> list[str]:
     """Say on how many data sets ``less-vfl-auto`` is more accurate, by rival."""
-    said = []
+    skipped = results.get("skipped", {}).items()
+    said = [f"{name} is left out: {why}" for name, why in skipped]
     for one in results["verdicts"]:
         if one["score"] != "accuracy":
             continue

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from lessvfl import __version__
-from lessvfl.errors import ConfigError
 from lessvfl.run.record import write_atomically
 from lessvfl_bench.paper.scene import Spec
 from lessvfl_bench.paper.stages import Arrays
@@ -43,12 +42,6 @@ class Store:
         self._places: dict[tuple[str, Spec], Place] = {}
         self.devices: set[str] = set()
         found = [] if self.folder is None else sorted(self.folder.glob("*.npz"))
-        if found and not resume:
-            raise ConfigError(
-                f"The '--out' folder must not hold records of an earlier benchmark, "
-                f"or --resume must be given. Got {len(found)} records in "
-                f"'{self.folder}'."
-            )
         for path in found:
             self._read(path)
 

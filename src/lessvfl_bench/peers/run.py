@@ -23,7 +23,7 @@ from lessvfl import __version__, data, settings
 from lessvfl.core import metrics
 from lessvfl.core.device import resolve_device
 from lessvfl.data import DataConfig, Dataset, Problem
-from lessvfl.errors import ConfigError, warn
+from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.report.tables import spread
 from lessvfl.run import numbers, profiles, simulate
 from lessvfl.run.simulate import Job
@@ -102,9 +102,14 @@ def run(
     results, notes, n_done = [], {}, 0
     for name, dataset in tables.items():
         bench = _PeerBench(dataset, comparison.spurious, device)
+        why = bench.unfit(comparison.seeds)
+        left_out = skipped if why is None else dict.fromkeys(methods, why)
+        if why is not None:
+            total -= (len(methods) - len(skipped)) * len(comparison.seeds)
+            say(f"{name} is left out: {why}")
         for method in methods:
             lines: dict[int, PeerLine] = {}
-            seeds = [] if method in skipped else comparison.seeds
+            seeds = [] if method in left_out else comparison.seeds
             about = {"data": name, "method": method, "spurious": bench.spurious}
             digest = hashlib.sha256(repr(about).encode()).hexdigest()[:10]
             for seed in seeds:
@@ -121,9 +126,9 @@ def run(
             spreads = {key: _spread([one[key] for one in ordered]) for key in NUMBERS}
             entry: dict[str, Any] = {"data": name, "method": method}
             entry |= {"seeds": list(seeds), **spreads}
-            entry |= {"skipped": skipped.get(method), "by_seed": ordered}
+            entry |= {"skipped": left_out.get(method), "by_seed": ordered}
             results.append(entry)
-        notes[name] = list(bench.problem(comparison.seeds[0]).notes)
+        notes[name] = [] if why else list(bench.problem(comparison.seeds[0]).notes)
     return {
         "data": list(comparison.data),
         "methods": list(methods),
@@ -207,6 +212,15 @@ class _PeerBench:
                 self.dataset, ROWS, spurious=self.spurious, seed=seed
             )
         return self._problems[seed]
+
+    def unfit(self, seeds: Sequence[int]) -> str | None:
+        """Return why the data set cannot be used with these seeds, if it cannot."""
+        try:
+            for seed in seeds:
+                self.problem(seed)
+        except DataError as error:
+            return str(error)
+        return None
 
     def lines(self, method: str, seeds: Sequence[int]) -> Iterator[PeerLine]:
         """Run a method; yield the numbers of every seed."""

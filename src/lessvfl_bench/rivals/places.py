@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from lessvfl import data, methods
 from lessvfl.core import metrics
 from lessvfl.data import Dataset, Problem
-from lessvfl.errors import ConfigError
+from lessvfl.errors import ConfigError, DataError
 from lessvfl.run import simulate
 from lessvfl.run.profiles import Settings
 from lessvfl.run.simulate import Job
@@ -142,13 +142,14 @@ def settings_of(cell: RivalCell, dataset: Dataset, is_rare: bool = False) -> Set
 def run(cell: RivalCell, seed: int, folder: Path | None) -> dict[str, Any]:
     """Run a method at a place with one seed, on one core; return a cell's numbers.
 
-    What the method refuses, it says in ``refused``, and there are no numbers.
+    What the method refuses, or the data set lacks, it says in ``refused``, and there
+    are no numbers.
     """
     scene = _scene(cell.place, seed, folder)
     is_rare = scene.shape is not None and scene.shape.is_rare
     try:
         done = _simulate(cell, scene, seed, is_rare)
-    except ConfigError as error:
+    except (ConfigError, DataError) as error:
         return {"refused": str(error)}
     numbers, took = done.numbers, done.numbers["seconds"]
     kept = _kept(done)

@@ -199,10 +199,11 @@ class _Bench:
         trials: dict[tuple[str, str], list[Any]] = {}
         for cell, lams in need:  # in the order of the grid
             some = trials.setdefault((cell.data, cell.method), [])
-            some += found[cell, lams]["trials"]
+            some += found[cell, lams].get("trials", ())
         return {
             key: dict(cells.choose(some)[RULE]["lambdas"])
             for key, some in trials.items()
+            if some
         }
 
     def runs(

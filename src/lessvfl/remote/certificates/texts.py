@@ -35,7 +35,8 @@ def party_config(name: str, host: str | None) -> str:
     """Return a party's party.yaml."""
     server = json.dumps(with_port("127.0.0.1" if host is None else host, PORT))
     server_name = json.dumps("localhost" if host is None else host)
-    return _fill("party.yaml", name=name, server=server, server_name=server_name)
+    names = {"name": name, "quoted": json.dumps(name)}
+    return _fill("party.yaml", **names, server=server, server_name=server_name)
 
 
 def party_readme(name: str, *, requested: bool = False) -> str:

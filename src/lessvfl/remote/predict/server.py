@@ -189,7 +189,6 @@ class Predictor:
     def _begin(self) -> int:
         connected = self.hub.connected
         if missing := [p for p in self.parties if p not in connected]:
-            log.info("waits for %s", ", ".join(missing))
             self.hub.wait(self.config.wait, missing)
         known, ids = read_state(self._path), self._session.ids
         session = Session(known.values["session"], ids)

@@ -23,7 +23,7 @@ from lessvfl.run.fitted import (
     FittedModel,
     FittedServer,
 )
-from lessvfl.terms import Task, listed, plural
+from lessvfl.terms import Task, listed, plural, written
 
 MOST_NAMES = 20
 MOST_GROUPS = 20
@@ -186,7 +186,7 @@ def _amounts(labels: Sequence[Any], name: str) -> NDArray[np.float64]:
     if len(others):
         raise DataError(
             f"The labels of '{name}' must be finite numbers, as in training. "
-            f"Got {labels[others[0]]!r} in row {others[0] + 1}."
+            f"Got {written(labels[others[0]])} in row {others[0] + 1}."
         )
     return amounts
 
