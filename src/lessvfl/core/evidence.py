@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import moments
+from lessvfl.core.alike import Likeness, as_they_come, likeness
 from lessvfl.core.finite import finite
 from lessvfl.core.group_path import group_path
 from lessvfl.core.moments import ENOUGH_ROWS, RIDGE, Moments, Rule
@@ -70,6 +71,7 @@ class Choice:
     why: tuple[Reason, ...]  # of every group: why it was kept or removed
     sight: Sight  # how much the pass sees
     at_most: Tensor  # (n_groups,), the largest correlation that each may well have
+    alike: Likeness | None = None  # rows next to each other in the party's file
 
     def report(self, owner: Tensor) -> dict[str, Any]:
         """Return it as plain values; `owner` is the group of every own feature."""
@@ -85,6 +87,7 @@ class Choice:
             "why": [self.why[group] for group in owner.tolist()],
             "sight": vars(self.sight),
             "at_most": finite("What features have", self.at_most[owner]).tolist(),
+            **({} if self.alike is None else {"alike": vars(self.alike)}),
         }
 
 
@@ -111,6 +114,24 @@ class Subject:
     group: Tensor  # (columns,), the group of every column
     pinned: Tensor  # (n_groups,), those that must stay
     blocks: Tensor | None = None  # (n,), rows that belong together; None: each alone
+    places: Tensor | None = None  # (n,), where rows are in the party's own file
+
+    def likeness(self) -> tuple[Subject, Likeness | None]:
+        """Return it in the order of the file, if rows next to each other are alike.
+
+        Of rows that belong together the first is looked at: the others are known.
+        """
+        if self.places is None:
+            return self, None
+        order, first = self.places.argsort(), slice(None)
+        blocks = None if self.blocks is None else self.blocks[order]
+        if blocks is not None:
+            blocks, first = as_they_come(blocks)
+        alike = likeness(self.X[order[first]], self.Z[order[first]])
+        if alike is None:
+            return self, None
+        X, Z = self.X[order], self.Z[order]
+        return replace(self, rows=self.rows[order], X=X, Z=Z, blocks=blocks), alike
 
 
 class SelectionPass:
@@ -119,7 +140,9 @@ class SelectionPass:
     def __init__(
         self, at: Subject, plan: ShadowPlan, name: Sequence[str | int]
     ) -> None:
-        self.seen = Moments.of(at.X, at.Z, at.group, at.blocks)
+        at, self.alike = at.likeness()
+        in_file = self.alike is not None
+        self.seen = Moments.of(at.X, at.Z, at.group, at.blocks, in_file)
         self.rows = at.rows
         self.pinned = at.pinned
         self.plan = plan
@@ -200,6 +223,7 @@ class SelectionPass:
             why,
             sight,
             at_most,
+            self.alike,
         )
 
     def _sight(self, picked: GroupSelection, is_signal: bool) -> tuple[Sight, Tensor]:

@@ -33,6 +33,7 @@ class ShadowSelector:
     features: FeatureMap  # all of them
     must_keep: Sequence[bool]  # features
     blocks: Tensor | None  # of training rows (S, N); None: all are alone
+    places: Tensor | None = None  # of training rows in the party's own file, (S, N)
 
     def over(
         self, X: Tensor, seen: Seen, replica: int, plan: ShadowPlan
@@ -41,6 +42,7 @@ class ShadowSelector:
         last = latest(seen[0][replica])
         rows, *told = (part[replica][last] for part in seen)
         blocks = self.blocks_of(seen[0])
+        places = None if self.places is None else take(self.places, seen[0])
         subject = evidence.Subject(
             rows,
             X[min(replica, X.shape[0] - 1), rows],
@@ -48,6 +50,7 @@ class ShadowSelector:
             self.features.column_groups,
             self.features.groups_of(self.must_keep),
             blocks=None if blocks is None else blocks[replica][last],
+            places=None if places is None else places[replica][last],
         )
         name = (self.seeds[replica], self.party, plan.stage)
         return evidence.SelectionPass(subject, plan, name)

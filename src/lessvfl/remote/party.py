@@ -447,7 +447,8 @@ class PartyProcess:
             n_rows = min(n_rows, max(PART, *steps))
         self.checker.components(whole.net, len(encoding.groups))
         self.checker.memory(whole.net, len(encoding.groups), n_rows)
-        blocks = build.blocks([rows.blocks])
+        blocks, common = build.blocks([rows.blocks]), self._common(agreed)
+        places = rows.train if common is None else common[rows.train]
         for plan in plans:
             if blocks is not None and isinstance(plan, TrainPlan):
                 self.checker.looks(plan, blocks, rows.seed)
@@ -465,7 +466,8 @@ class PartyProcess:
             self.status.observe,
             functools.partial(cut_stored, self._scratch) if on_disk else cut_columns,
             blocks,
-            *alone,
+            *(alone or [None]),
+            build.blocks([places]),
         )
         return Prepared(
             self.checker,

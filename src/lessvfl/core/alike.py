@@ -1,0 +1,137 @@
+"""Whether rows next to each other in a file are alike, in columns and in responses.
+
+Scrambled copies stand for useless columns as long as any order of the rows is as
+likely. Rows of one person, or of one hour after the other, are alike: a useless column
+then agrees with the labels more than its copies do. That takes both, columns and labels
+that are alike.
+
+A file that is sorted, by a column or by the label, is no such case: two rows are alike
+there only as far as the sorted value says. So what the responses say of the columns is
+taken out, and what a column says by which rows are sorted; and rows are compared within
+short stretches of the file, each without its trend, with the same rows in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+STRETCH = 32  # rows
+MOST_STRETCHES, MOST_COLUMNS = 128, 64  # that are looked at, evenly spread
+FEWEST_STRETCHES = 3
+LAGS = ((1, 1.0), (2, 0.7), (3, 0.5))  # rows apart, and how much such a pair counts
+N_ORDERS = 24  # of the rows of a stretch
+MOST_SAID = 3.0  # by one stretch, in standard deviations: a step says no more
+BEYOND, LEAST = 4.0, 0.03  # what is no chance, and worth a change
+SORTED = 0.9  # share of the steps of a column that go one way
+FARTHEST = 3.0  # standard deviations, so that few values do not say it all
+RIDGE = 1e-6
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How alike rows next to each other in a file are: correlations of lag one."""
+
+    columns: float
+    responses: float
+
+
+def likeness(X: Tensor, Z: Tensor) -> Likeness | None:
+    """Return how alike rows (n, columns) and responses (n, E) in file order are.
+
+    None where they are not, or where there are too few to tell.
+    """
+    n_stretches = min(len(X) // STRETCH, MOST_STRETCHES)
+    if n_stretches < FEWEST_STRETCHES or not X.shape[1] or not Z.shape[1]:
+        return None
+    starts = torch.linspace(0, len(X) - STRETCH, n_stretches).long()
+    rows = (starts.unsqueeze(1) + torch.arange(STRETCH)).flatten().to(X.device)
+    some = torch.linspace(0, X.shape[1] - 1, min(X.shape[1], MOST_COLUMNS)).long()
+    x, z = _standard(X[rows][:, some.to(X.device)]), _standard(Z[rows])
+    said = Likeness(_lag_one(x), _lag_one(z))
+    steps = x.diff(dim=0)
+    up, down = (steps > 0).sum(dim=0), (steps < 0).sum(dim=0)
+    is_sorted = torch.maximum(up, down) > SORTED * (up + down)
+    powers = [x[:, is_sorted] ** power for power in range(1, 4)]
+    by_order = torch.cat([torch.ones_like(x[:, :1]), *powers], dim=1)
+    x, z = _beside(by_order, x[:, ~is_sorted]), _beside(by_order, z)
+    x = _beside(z, x)
+    beyond, share = _together(x, z)
+    return said if beyond > BEYOND and share > LEAST else None
+
+
+def as_they_come(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Number blocks (n,) anew as they first come; return where that is, too."""
+    _, blocks = torch.unique(blocks, return_inverse=True)
+    first = blocks.new_full((int(blocks.max()) + 1,), len(blocks))
+    places = torch.arange(len(blocks)).to(blocks)
+    first.scatter_reduce_(0, blocks, places, "amin")
+    return first.argsort().argsort()[blocks], first.sort().values
+
+
+def _together(x: Tensor, z: Tensor) -> tuple[float, float]:
+    """Return how far rows are alike in both, in standard deviations and as a share."""
+    t = torch.arange(STRETCH).to(x) - (STRETCH - 1) / 2
+    trend = torch.stack([torch.ones_like(t), t], dim=1)
+    trend = trend / torch.linalg.vector_norm(trend, dim=0)
+    taken = trend @ trend.T  # of a stretch, by its level and its slope
+    x, z = (part.unflatten(0, (-1, STRETCH)) for part in (x, z))
+    x, z = x - taken @ x, z - taken @ z
+    generator = torch.Generator().manual_seed(0)
+    orders = torch.rand(N_ORDERS, len(x), STRETCH, 1, generator=generator).argsort(2)
+    by_chance = torch.stack([_alike(_in(x, o), _in(z, o)) for o in orders.to(x.device)])
+    whole = x.square().sum(dim=(1, 2)) * z.square().sum(dim=(1, 2)) / STRETCH
+    # What is left of a trend runs against itself, in columns and responses alike.
+    free, pairs = STRETCH - 2, STRETCH * (STRETCH - 1)
+    against = sum(
+        weight * (float(taken.diagonal(lag).square().sum()) / free**2)
+        - weight * (STRETCH - lag) / pairs**2
+        for lag, weight in LAGS
+    )
+    size = by_chance.shape[1]
+    excess = _alike(x, z) - by_chance.mean(dim=0) - against * STRETCH * whole
+    spread = by_chance.std(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
+    said = (excess / spread).clamp(-MOST_SAID, MOST_SAID)
+    total = whole.sum().clamp_min(torch.finfo(x.dtype).tiny)
+    return float(said.sum()) / math.sqrt(size), float(excess.sum() / total)
+
+
+def _alike(x: Tensor, z: Tensor) -> Tensor:
+    """Return how far near rows of stretches (s, rows, ...) are alike in both, (s,)."""
+    sums = x.new_zeros(len(x))
+    for lag, weight in LAGS:
+        both = (part[:, lag:] * part[:, :-lag] for part in (x, z))
+        a, b = (part.sum(dim=2) for part in both)
+        sums += weight * (a * b).sum(dim=1)
+    return sums
+
+
+def _in(part: Tensor, order: Tensor) -> Tensor:
+    return part.gather(1, order.expand_as(part))
+
+
+def _standard(part: Tensor) -> Tensor:
+    """Return columns of mean 0 and variance 1 or less, without far values."""
+    part = part.double()
+    centred = part - part.mean(dim=0)
+    spread = centred.square().mean(dim=0).sqrt()
+    part = (centred / spread.clamp_min(RIDGE)).clamp(-FARTHEST, FARTHEST)
+    return part - part.mean(dim=0)
+
+
+def _beside(known: Tensor, part: Tensor) -> Tensor:
+    """Return what columns say beside known ones."""
+    gram = known.T @ known
+    ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram)).to(gram)
+    rest: Tensor = part - known @ torch.linalg.solve(gram + ridge, known.T @ part)
+    return rest
+
+
+def _lag_one(part: Tensor) -> float:
+    near = part.unflatten(0, (-1, STRETCH))
+    whole = part.square().mean() * part.shape[1]
+    alike = (near[:, 1:] * near[:, :-1]).sum(dim=2).mean()
+    return float(alike / whole.clamp_min(RIDGE))
