@@ -19,13 +19,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-STRETCH = 32  # rows
-MOST_STRETCHES, MOST_COLUMNS = 128, 64  # that are looked at, evenly spread
+# Rows of a stretch, how many stretches, and what is no chance, in standard deviations.
+STRETCHES = ((32, 64, 5.0), (128, 32, 7.0))
+LEAST = 0.04  # of all that could be alike, what is worth a change
+MOST_COLUMNS = 32  # that are looked at, evenly spread
 FEWEST_STRETCHES = 3
 LAGS = ((1, 1.0), (2, 0.7), (3, 0.5))  # rows apart, and how much such a pair counts
-N_ORDERS = 24  # of the rows of a stretch
+N_ORDERS = 12  # of the rows of a stretch
 MOST_SAID = 3.0  # by one stretch, in standard deviations: a step says no more
-BEYOND, LEAST = 4.0, 0.03  # what is no chance, and worth a change
 SORTED = 0.9  # share of the steps of a column that go one way
 FARTHEST = 3.0  # standard deviations, so that few values do not say it all
 RIDGE = 1e-6
@@ -44,23 +45,27 @@ def likeness(X: Tensor, Z: Tensor) -> Likeness | None:
 
     None where they are not, or where there are too few to tell.
     """
-    n_stretches = min(len(X) // STRETCH, MOST_STRETCHES)
-    if n_stretches < FEWEST_STRETCHES or not X.shape[1] or not Z.shape[1]:
+    if not X.shape[1] or not Z.shape[1]:
         return None
-    starts = torch.linspace(0, len(X) - STRETCH, n_stretches).long()
-    rows = (starts.unsqueeze(1) + torch.arange(STRETCH)).flatten().to(X.device)
-    some = torch.linspace(0, X.shape[1] - 1, min(X.shape[1], MOST_COLUMNS)).long()
-    x, z = _standard(X[rows][:, some.to(X.device)]), _standard(Z[rows])
-    said = Likeness(_lag_one(x), _lag_one(z))
-    steps = x.diff(dim=0)
-    up, down = (steps > 0).sum(dim=0), (steps < 0).sum(dim=0)
-    is_sorted = torch.maximum(up, down) > SORTED * (up + down)
-    powers = [x[:, is_sorted] ** power for power in range(1, 4)]
-    by_order = torch.cat([torch.ones_like(x[:, :1]), *powers], dim=1)
-    x, z = _beside(by_order, x[:, ~is_sorted]), _beside(by_order, z)
-    x = _beside(z, x)
-    beyond, share = _together(x, z)
-    return said if beyond > BEYOND and share > LEAST else None
+    for length, n_most, limit in STRETCHES:
+        n_stretches = min(len(X) // length, n_most)
+        if n_stretches < FEWEST_STRETCHES:
+            continue
+        starts = torch.linspace(0, len(X) - length, n_stretches).long()
+        rows = (starts.unsqueeze(1) + torch.arange(length)).flatten().to(X.device)
+        some = torch.linspace(0, X.shape[1] - 1, min(X.shape[1], MOST_COLUMNS)).long()
+        x, z = _standard(X[rows][:, some.to(X.device)]), _standard(Z[rows])
+        said = Likeness(_lag_one(x), _lag_one(z))
+        steps = x.diff(dim=0)
+        up, down = (steps > 0).sum(dim=0), (steps < 0).sum(dim=0)
+        is_sorted = torch.maximum(up, down) > SORTED * (up + down)
+        powers = [x[:, is_sorted] ** power for power in range(1, 4)]
+        by_order = torch.cat([torch.ones_like(x[:, :1]), *powers], dim=1)
+        x, z = _beside(by_order, x[:, ~is_sorted]), _beside(by_order, z)
+        beyond, share = _together(_beside(z, x), z, length)
+        if beyond > limit and share > LEAST:
+            return said
+    return None
 
 
 def as_they_come(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,39 +77,41 @@ def as_they_come(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return first.argsort().argsort()[blocks], first.sort().values
 
 
-def _together(x: Tensor, z: Tensor) -> tuple[float, float]:
+def _together(x: Tensor, z: Tensor, length: int) -> tuple[float, float]:
     """Return how far rows are alike in both, in standard deviations and as a share."""
-    t = torch.arange(STRETCH).to(x) - (STRETCH - 1) / 2
+    t = torch.arange(length).to(x) - (length - 1) / 2
     trend = torch.stack([torch.ones_like(t), t], dim=1)
     trend = trend / torch.linalg.vector_norm(trend, dim=0)
     taken = trend @ trend.T  # of a stretch, by its level and its slope
-    x, z = (part.unflatten(0, (-1, STRETCH)) for part in (x, z))
+    x, z = (part.unflatten(0, (-1, length)) for part in (x, z))
     x, z = x - taken @ x, z - taken @ z
     generator = torch.Generator().manual_seed(0)
-    orders = torch.rand(N_ORDERS, len(x), STRETCH, 1, generator=generator).argsort(2)
-    by_chance = torch.stack([_alike(_in(x, o), _in(z, o)) for o in orders.to(x.device)])
-    whole = x.square().sum(dim=(1, 2)) * z.square().sum(dim=(1, 2)) / STRETCH
-    # What is left of a trend runs against itself, in columns and responses alike.
-    free, pairs = STRETCH - 2, STRETCH * (STRETCH - 1)
-    against = sum(
-        weight * (float(taken.diagonal(lag).square().sum()) / free**2)
-        - weight * (STRETCH - lag) / pairs**2
-        for lag, weight in LAGS
+    orders = torch.rand(N_ORDERS, len(x), length, 1, generator=generator).argsort(2)
+    any_two = torch.full_like(taken, 1 / (length * (length - 1)))
+    by_chance = torch.stack(
+        [_alike(_in(x, order), _in(z, order), any_two) for order in orders.to(x.device)]
     )
-    size = by_chance.shape[1]
-    excess = _alike(x, z) - by_chance.mean(dim=0) - against * STRETCH * whole
-    spread = by_chance.std(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
-    said = (excess / spread).clamp(-MOST_SAID, MOST_SAID)
-    total = whole.sum().clamp_min(torch.finfo(x.dtype).tiny)
-    return float(said.sum()) / math.sqrt(size), float(excess.sum() / total)
+    excess = _alike(x, z, taken / (length - 2)) - by_chance.mean(dim=0)
+    tiny = torch.finfo(x.dtype).tiny
+    said = excess / by_chance.std(dim=0).clamp_min(tiny)
+    whole = x.square().sum(dim=(1, 2)) * z.square().sum(dim=(1, 2)) / length
+    beyond = float(said.clamp(-MOST_SAID, MOST_SAID).sum()) / math.sqrt(len(x))
+    return beyond, float(excess.sum() / whole.sum().clamp_min(tiny))
 
 
-def _alike(x: Tensor, z: Tensor) -> Tensor:
-    """Return how far near rows of stretches (s, rows, ...) are alike in both, (s,)."""
+def _alike(x: Tensor, z: Tensor, against: Tensor) -> Tensor:
+    """Return how far near rows of stretches (s, rows, ...) are alike in both, (s,).
+
+    What is left of a trend runs `against` itself: by that share of all squares.
+    """
     sums = x.new_zeros(len(x))
     for lag, weight in LAGS:
-        both = (part[:, lag:] * part[:, :-lag] for part in (x, z))
-        a, b = (part.sum(dim=2) for part in both)
+        less = against.diagonal(lag)
+        a, b = (
+            (part[:, lag:] * part[:, :-lag]).sum(dim=2)
+            + less * part.square().sum(dim=(1, 2)).unsqueeze(1)
+            for part in (x, z)
+        )
         sums += weight * (a * b).sum(dim=1)
     return sums
 
@@ -131,7 +138,6 @@ def _beside(known: Tensor, part: Tensor) -> Tensor:
 
 
 def _lag_one(part: Tensor) -> float:
-    near = part.unflatten(0, (-1, STRETCH))
-    whole = part.square().mean() * part.shape[1]
-    alike = (near[:, 1:] * near[:, :-1]).sum(dim=2).mean()
+    whole = part.square().sum(dim=1).mean()
+    alike = (part[1:] * part[:-1]).sum(dim=1).mean()
     return float(alike / whole.clamp_min(RIDGE))

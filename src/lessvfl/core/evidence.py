@@ -115,6 +115,7 @@ class Subject:
     pinned: Tensor  # (n_groups,), those that must stay
     blocks: Tensor | None = None  # (n,), rows that belong together; None: each alone
     places: Tensor | None = None  # (n,), where rows are in the party's own file
+    alike: Likeness | None = None  # known of another pass
 
     def likeness(self) -> tuple[Subject, Likeness | None]:
         """Return it in the order of the file, if rows next to each other are alike.
@@ -127,7 +128,8 @@ class Subject:
         blocks = None if self.blocks is None else self.blocks[order]
         if blocks is not None:
             blocks, first = as_they_come(blocks)
-        alike = likeness(self.X[order[first]], self.Z[order[first]])
+        own = (part[order[first]] for part in (self.X, self.Z))
+        alike = self.alike or likeness(*own)
         if alike is None:
             return self, None
         X, Z = self.X[order], self.Z[order]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import evidence
+from lessvfl.core.alike import Likeness
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.keeper import by_number, numbered
 from lessvfl.core.network import Network
@@ -36,9 +37,17 @@ class ShadowSelector:
     places: Tensor | None = None  # of training rows in the party's own file, (S, N)
 
     def over(
-        self, X: Tensor, seen: Seen, replica: int, plan: ShadowPlan
+        self,
+        X: Tensor,
+        seen: Seen,
+        replica: int,
+        plan: ShadowPlan,
+        alike: Likeness | None = None,
     ) -> evidence.SelectionPass:
-        """Return a selection pass over the rows that one replica remembers."""
+        """Return a selection pass over the rows that one replica remembers.
+
+        `alike` is how alike rows are by another pass, where that has seen it.
+        """
         last = latest(seen[0][replica])
         rows, *told = (part[replica][last] for part in seen)
         blocks = self.blocks_of(seen[0])
@@ -51,6 +60,7 @@ class ShadowSelector:
             self.features.groups_of(self.must_keep),
             blocks=None if blocks is None else blocks[replica][last],
             places=None if places is None else places[replica][last],
+            alike=alike,
         )
         name = (self.seeds[replica], self.party, plan.stage)
         return evidence.SelectionPass(subject, plan, name)
@@ -97,7 +107,10 @@ class ShadowSelection:
         for r in range(len(self.selector.seeds)):
             now = over(X, seen, r, plan)
             if plan.stage == "select_again":
-                choice = evidence.choose_again(over(X, self.before, r, plan), now)
+                before = over(X, self.before, r, plan, now.alike)
+                if before.alike is not now.alike:
+                    now = over(X, seen, r, plan, before.alike)
+                choice = evidence.choose_again(before, now)
             else:
                 choice = now.choose()
             choices.append(choice)
