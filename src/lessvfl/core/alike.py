@@ -8,7 +8,7 @@ that are alike.
 A file that is sorted, by a column or by the label, is no such case: two rows are alike
 there only as far as the sorted value says. So what the responses say of the columns is
 taken out, and what a column says by which rows are sorted; and rows are compared within
-short stretches of the file, each without its trend, with the same rows in another order.
+short stretches of the file, each without its trend, with these rows in other orders.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def likeness(X: Tensor, Z: Tensor) -> Likeness | None:
 
 
 def as_they_come(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Number blocks (n,) anew as they first come; return where that is, too."""
+    """Return blocks (n,), numbered as they first come, and where that is."""
     _, blocks = torch.unique(blocks, return_inverse=True)
     first = blocks.new_full((int(blocks.max()) + 1,), len(blocks))
     places = torch.arange(len(blocks)).to(blocks)

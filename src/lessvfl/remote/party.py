@@ -53,7 +53,7 @@ from lessvfl.run.accounting import Extent, Spend, of_columns, with_noise
 from lessvfl.run.build import Builder, check_pinned, clamp_batch, cut_stored
 from lessvfl.run.fitted import NETWORKS
 from lessvfl.run.profiles import Settings
-from lessvfl.run.record import FILE_NAME, read_json, write_json
+from lessvfl.run.record import FILE_NAME, alike_words, read_json, write_json
 from lessvfl.status import Status
 from lessvfl.terms import plural
 from lessvfl.wire import control, messages
@@ -466,8 +466,8 @@ class PartyProcess:
             self.status.observe,
             functools.partial(cut_stored, self._scratch) if on_disk else cut_columns,
             blocks,
-            *(alone or [None]),
-            build.blocks([places]),
+            alone=alone[0] if alone else None,
+            places=build.blocks([places]),
         )
         return Prepared(
             self.checker,
@@ -533,6 +533,9 @@ class PartyProcess:
         record.write(self.folder)
         self.budget.conclude()
         log.info("the run is over: results are in '%s'", self.folder)
+        of_runs = [run["selection"] for run in runs]
+        if words := alike_words("yours", of_runs):
+            log.warning("%s", words)
         if len(runs) > 1:
             recommended = record.consensus[self.name]["recommended"]
             n_features = record.header["data"]["n_features"]

@@ -7,6 +7,7 @@ same table gives in its own.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +31,14 @@ from lessvfl_bench.study import BY_CLASS, Repeated, Study, number, option
 
 Cells = NDArray[Any]
 SELECTS = {"train_epochs": 2}  # selection ends after the first
-HONEST = ("categories 5", "t2", "20 classes", "nested", "products, 1000 rows", "proxies")
+HONEST = (
+    "categories 5",
+    "t2",
+    "20 classes",
+    "nested",
+    "products, 1000 rows",
+    "proxies",
+)
 ORDERS = ("as made", "by a column", "by the label")
 
 
@@ -38,7 +46,7 @@ def in_time(rng: Generator, ar: float) -> KnownTable:
     """Make rows in the order of time: each is `ar` of the one before, labels too."""
     significant = deal(rng, [3] * 2)
     steps = rng.normal(size=(N_ROWS, len(significant) + 1))
-    for before, now in zip(steps, steps[1:], strict=False):
+    for before, now in itertools.pairwise(steps):
         now *= np.sqrt(1 - ar**2)
         now += ar * before
     score = linear(steps[:, :-1][:, significant], rng, 0.6, 1.0) + steps[:, -1]
@@ -110,7 +118,9 @@ class Rows(Study):
         """Run one table, or look at a hundred files."""
         name, order, seed = case
         if name == "file":
-            files = [a_file(number) for number in range(seed, min(seed + 100, self.many))]
+            files = [
+                a_file(number) for number in range(seed, min(seed + 100, self.many))
+            ]
             told = [kind for kind, X, Z in files if likeness(X, Z) is not None]
             return {"files": len(files), "told": told}
         rng = np.random.default_rng(stream_seed(seed, "rows", name))
@@ -145,20 +155,20 @@ class Rows(Study):
         heads = ("rows", "order", "false share said", "true", "true found", "told")
         yield from markdown_table(heads, rows)
         yield ""
-        rows = []
+        made = []
         for order in ORDERS:
             told = [
-                found[name, order, seed]["told"]
+                bool(found[name, order, seed]["told"])
                 for name in self.shapes
                 for seed in range(self.honest)
             ]
-            rows.append([f"shapes, {order}", f"{sum(told)} of {len(told)}"])
+            made.append([f"shapes, {order}", f"{sum(told)} of {len(told)}"])
         files = [one for (name, _, _), one in found.items() if name == "file"]
-        told = [kind for one in files for kind in one["told"]]
+        kinds = [kind for one in files for kind in one["told"]]
         n_files = sum(one["files"] for one in files)
-        rows.append(["made-up files", f"{len(told)} of {n_files:,}"])
-        rows.append(["of these, not sorted", str(told.count("none"))])
-        yield from markdown_table(("honest tables", "told"), rows)
+        made.append(["made-up files", f"{len(kinds)} of {n_files:,}"])
+        made.append(["of these, in no order", str(kinds.count("none"))])
+        yield from markdown_table(("honest tables", "told"), made)
 
 
 def _order(shape: KnownTable, order: str, rng: Generator) -> NDArray[np.int64]:
