@@ -83,7 +83,7 @@ def _together(x: Tensor, z: Tensor, length: int) -> tuple[float, float]:
     trend = torch.stack([torch.ones_like(t), t], dim=1)
     trend = trend / torch.linalg.vector_norm(trend, dim=0)
     taken = trend @ trend.T  # of a stretch, by its level and its slope
-    x, z = (part.unflatten(0, (-1, length)) for part in (x, z))
+    x, z = (part.reshape(-1, length, part.shape[1]) for part in (x, z))
     x, z = x - taken @ x, z - taken @ z
     generator = torch.Generator().manual_seed(0)
     orders = torch.rand(N_ORDERS, len(x), length, 1, generator=generator).argsort(2)

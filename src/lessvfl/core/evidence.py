@@ -124,12 +124,12 @@ class Subject:
         """
         if self.places is None:
             return self, None
-        order, first = self.places.argsort(), slice(None)
+        first = order = self.places.argsort()
         blocks = None if self.blocks is None else self.blocks[order]
         if blocks is not None:
-            blocks, first = as_they_come(blocks)
-        own = (part[order[first]] for part in (self.X, self.Z))
-        alike = self.alike or likeness(*own)
+            blocks, starts = as_they_come(blocks)
+            first = order[starts]
+        alike = self.alike or likeness(self.X[first], self.Z[first])
         if alike is None:
             return self, None
         X, Z = self.X[order], self.Z[order]

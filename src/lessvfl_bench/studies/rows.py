@@ -157,12 +157,12 @@ class Rows(Study):
         yield ""
         made = []
         for order in ORDERS:
-            told = [
+            warned = [
                 bool(found[name, order, seed]["told"])
                 for name in self.shapes
                 for seed in range(self.honest)
             ]
-            made.append([f"shapes, {order}", f"{sum(told)} of {len(told)}"])
+            made.append([f"shapes, {order}", f"{sum(warned)} of {len(warned)}"])
         files = [one for (name, _, _), one in found.items() if name == "file"]
         kinds = [kind for one in files for kind in one["told"]]
         n_files = sum(one["files"] for one in files)
