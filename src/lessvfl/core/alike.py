@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 # Rows of a stretch, how many stretches, and what is no chance, in standard deviations.
-STRETCHES = ((32, 64, 5.0), (128, 32, 7.0))
+STRETCHES = ((32, 64, 5.0), (128, 24, 7.0))
 LEAST = 0.04  # of all that could be alike, what is worth a change
 MOST_COLUMNS = 32  # that are looked at, evenly spread
 FEWEST_STRETCHES = 3
@@ -85,39 +85,35 @@ def _together(x: Tensor, z: Tensor, length: int) -> tuple[float, float]:
     taken = trend @ trend.T  # of a stretch, by its level and its slope
     x, z = (part.reshape(-1, length, part.shape[1]) for part in (x, z))
     x, z = x - taken @ x, z - taken @ z
+    i, j, weight = (part.to(x.device) for part in _near(length))
+    weight = weight.to(x)
+    both = [part @ part.mT for part in (x, z)]  # how alike any two rows are
+    sizes = [part.diagonal(dim1=1, dim2=2).sum(dim=1).unsqueeze(1) for part in both]
+    against = taken[i, j] / (length - 2)  # what is left of a trend runs against itself
+    near = [p[:, i, j] + against * s for p, s in zip(both, sizes, strict=True)]
     generator = torch.Generator().manual_seed(0)
-    orders = torch.rand(N_ORDERS, len(x), length, 1, generator=generator).argsort(2)
-    any_two = torch.full_like(taken, 1 / (length * (length - 1)))
-    by_chance = torch.stack(
-        [_alike(_in(x, order), _in(z, order), any_two) for order in orders.to(x.device)]
-    )
-    excess = _alike(x, z, taken / (length - 2)) - by_chance.mean(dim=0)
+    orders = torch.rand(N_ORDERS, length, generator=generator).argsort(1).to(i)
+    i, j = orders[:, i].flatten(), orders[:, j].flatten()
+    pairs = length * (length - 1)  # what is left of a level, of any two
+    any_two = [p[:, i, j] + s / pairs for p, s in zip(both, sizes, strict=True)]
+    by_chance = (any_two[0] * any_two[1]).view(len(x), N_ORDERS, -1) @ weight
+    excess = (near[0] * near[1]) @ weight - by_chance.mean(dim=1)
     tiny = torch.finfo(x.dtype).tiny
-    said = excess / by_chance.std(dim=0).clamp_min(tiny)
-    whole = x.square().sum(dim=(1, 2)) * z.square().sum(dim=(1, 2)) / length
+    said = excess / by_chance.std(dim=1).clamp_min(tiny)
+    whole = (sizes[0] * sizes[1]).flatten() / length
     beyond = float(said.clamp(-MOST_SAID, MOST_SAID).sum()) / math.sqrt(len(x))
     return beyond, float(excess.sum() / whole.sum().clamp_min(tiny))
 
 
-def _alike(x: Tensor, z: Tensor, against: Tensor) -> Tensor:
-    """Return how far near rows of stretches (s, rows, ...) are alike in both, (s,).
-
-    What is left of a trend runs `against` itself: by that share of all squares.
-    """
-    sums = x.new_zeros(len(x))
-    for lag, weight in LAGS:
-        less = against.diagonal(lag)
-        a, b = (
-            (part[:, lag:] * part[:, :-lag]).sum(dim=2)
-            + less * part.square().sum(dim=(1, 2)).unsqueeze(1)
-            for part in (x, z)
-        )
-        sums += weight * (a * b).sum(dim=1)
-    return sums
-
-
-def _in(part: Tensor, order: Tensor) -> Tensor:
-    return part.gather(1, order.expand_as(part))
+def _near(length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return pairs of rows of a stretch that are near, and how much each counts."""
+    firsts = [torch.arange(length - lag) for lag, _ in LAGS]
+    others = [first + lag for first, (lag, _) in zip(firsts, LAGS, strict=True)]
+    weights = [
+        torch.full((len(first),), weight, dtype=torch.float64)
+        for first, (_, weight) in zip(firsts, LAGS, strict=True)
+    ]
+    return torch.cat(firsts), torch.cat(others), torch.cat(weights)
 
 
 def _standard(part: Tensor) -> Tensor:
@@ -126,7 +122,7 @@ def _standard(part: Tensor) -> Tensor:
     centred = part - part.mean(dim=0)
     spread = centred.square().mean(dim=0).sqrt()
     part = (centred / spread.clamp_min(RIDGE)).clamp(-FARTHEST, FARTHEST)
-    return part - part.mean(dim=0)
+    return (part - part.mean(dim=0)).float()
 
 
 def _beside(known: Tensor, part: Tensor) -> Tensor:

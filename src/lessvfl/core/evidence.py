@@ -87,7 +87,7 @@ class Choice:
             "why": [self.why[group] for group in owner.tolist()],
             "sight": vars(self.sight),
             "at_most": finite("What features have", self.at_most[owner]).tolist(),
-            **({} if self.alike is None else {"alike": vars(self.alike)}),
+            "alike": None if self.alike is None else vars(self.alike),
         }
 
 

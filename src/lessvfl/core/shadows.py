@@ -43,15 +43,19 @@ class ShadowSelector:
         replica: int,
         plan: ShadowPlan,
         alike: Likeness | None = None,
+        looks: bool = True,
     ) -> evidence.SelectionPass:
         """Return a selection pass over the rows that one replica remembers.
 
-        `alike` is how alike rows are by another pass, where that has seen it.
+        `alike` is how alike rows are by another pass, where that has seen it; unless
+        this one `looks` itself, they are not otherwise.
         """
         last = latest(seen[0][replica])
         rows, *told = (part[replica][last] for part in seen)
         blocks = self.blocks_of(seen[0])
-        places = None if self.places is None else take(self.places, seen[0])
+        places = None
+        if self.places is not None and (looks or alike is not None):
+            places = take(self.places, seen[0])
         subject = evidence.Subject(
             rows,
             X[min(replica, X.shape[0] - 1), rows],
@@ -105,11 +109,10 @@ class ShadowSelection:
         """
         choices, over = [], self.selector.over
         for r in range(len(self.selector.seeds)):
-            now = over(X, seen, r, plan)
+            told = self.reports[r]["alike"] if self.before else None
+            now = over(X, seen, r, plan, None if told is None else Likeness(**told))
             if plan.stage == "select_again":
-                before = over(X, self.before, r, plan, now.alike)
-                if before.alike is not now.alike:
-                    now = over(X, seen, r, plan, before.alike)
+                before = over(X, self.before, r, plan, now.alike, looks=False)
                 choice = evidence.choose_again(before, now)
             else:
                 choice = now.choose()

@@ -96,7 +96,7 @@ def warn_of_alike(runs: Sequence[Mapping[str, Any]]) -> None:
     found: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         for party, how in (run["selection"] or {}).items():
-            if how and "alike" in how:
+            if how and how.get("alike"):
                 found.setdefault(party, []).append(how)
     if found:
         warn(alike_words(listed([*found]), itertools.chain(*found.values())))

@@ -352,7 +352,7 @@ def alike_words(whose: str, selections: Iterable[Mapping[str, Any] | None]) -> s
     >>> alike_words("party 'a'", [how, {}, None])[:68]
     "Rows next to each other in the file of party 'a' are alike (lag-one "
     """
-    found = [how["alike"] for how in selections if how and "alike" in how]
+    found = [how["alike"] for how in selections if how and how.get("alike")]
     if not found:
         return ""
     columns, labels = (

@@ -133,7 +133,7 @@ class Rows(Study):
         (run,) = simulate.simulate(job, [seed])
         found = recovery(shape, kept_of(run, shape.dataset.X.names))
         how = run.numbers["selection"].values()
-        found["told"] = any("alike" in one for one in how)
+        found["told"] = any(one["alike"] for one in how)
         return found | {"said": said(run.numbers)}
 
     def lines(self, found: Mapping[Any, Any]) -> Iterator[str]:
