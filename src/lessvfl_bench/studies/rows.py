@@ -189,7 +189,7 @@ def _order(shape: KnownTable, order: str, rng: Generator) -> NDArray[np.int64]:
 def a_file(seed: int) -> tuple[str, torch.Tensor, torch.Tensor]:
     """Make an honest file of one party: how it is sorted, its columns, responses.
 
-    Of ten, nine are sorted: by columns, by the label, by what no column says.
+    Of nine, eight are sorted: by columns, by the label, by what no column says.
     """
     rng = np.random.default_rng(stream_seed(seed, "rows", "file"))
     n = int(rng.choice([120, 200, 300, 500, 1000, 2000, 4000]))
