@@ -93,7 +93,7 @@ BENCHMARKS = {
         "studies.splits:SplitComparison", "Test rows drawn with labels and without."
     ),
     "rows": Benchmark(
-        "studies.rows:Rows", "Rows that are alike: what is said, and who is told."
+        "studies.rows:AlikeRows", "Rows that are alike: what is said, and who is told."
     ),
     "epsilon": Benchmark(
         "studies.epsilon:Epsilon", "Selection behind noise that spends an epsilon."

@@ -29,7 +29,6 @@ from lessvfl_bench.shapes.made import N_EACH, N_ROWS, KnownTable, deal, linear, 
 from lessvfl_bench.shapes.run import kept_of, recovery, said
 from lessvfl_bench.study import BY_CLASS, Repeated, Study, number, option
 
-Cells = NDArray[Any]
 SELECTS = {"train_epochs": 2}  # selection ends after the first
 HONEST = (
     "categories 5",
@@ -67,7 +66,9 @@ def people(rng: Generator, share: float, effect: float) -> KnownTable:
     return labelled(rng, X, score, significant)
 
 
-def labelled(rng: Generator, X: Cells, score: Cells, significant: Cells) -> KnownTable:
+def labelled(
+    rng: Generator, X: NDArray[Any], score: NDArray[Any], significant: NDArray[Any]
+) -> KnownTable:
     """Draw two classes of a score."""
     y = (score + rng.logistic(size=len(X)) > 0).astype(int)
     return shape_of(X, y, significant, [N_EACH] * 2)
@@ -82,7 +83,7 @@ ALIKE: dict[str, Callable[[Generator], KnownTable]] = {
 
 
 @dataclass(frozen=True)
-class Rows(Study):
+class AlikeRows(Study):
     """Rows that are alike and that nobody named: said and true share, and warnings.
 
     Tables in the order of time, and tables of people with several rows each, run with
@@ -257,7 +258,7 @@ _SORTED = (
 )
 
 
-def _ranked(values: Cells, n: int) -> Cells:
+def _ranked(values: NDArray[Any], n: int) -> NDArray[Any]:
     """Return in which of n parts of equal size values are."""
     edges = np.quantile(values, np.linspace(0, 1, n + 1)[1:-1])
     return np.digitize(values, edges)
