@@ -342,11 +342,14 @@ def test_a_second_look_needs_a_first():
         party.handle(Select(None, ShadowPlan("select_again", 0.1)))
 
 
-def test_a_selection_pass_and_a_refit_are_told_the_blocks_of_the_rows(monkeypatch):
+def test_a_selection_pass_and_a_refit_are_told_blocks_and_places_of_the_rows(
+    monkeypatch,
+):
     blocks = torch.arange(200).view(1, -1) // 4
     X = rows(200)
     net = MLP.create((D, 4, E), "tanh", (0, 1), "a", F64, CPU)
-    own = PartyData(X, X[:, :5], torch.arange(D), blocks=blocks)
+    places = 7 * torch.arange(200).flip(0).view(1, -1)
+    own = PartyData(X, X[:, :5], torch.arange(D), blocks=blocks, places=places)
     party = Party("a", net, own, (0, 1))
     told: list[Any] = []
     fit, selection_pass = solve.fit_held_out, evidence.SelectionPass
@@ -356,7 +359,7 @@ def test_a_selection_pass_and_a_refit_are_told_the_blocks_of_the_rows(monkeypatc
         return fit(*given)
 
     def see(at, *more):
-        told.append((at.rows, at.blocks))
+        told.append((at.rows, at.blocks, at.places))
         return selection_pass(at, *more)
 
     monkeypatch.setattr(shadows, "fit_held_out", refit)
@@ -366,8 +369,9 @@ def test_a_selection_pass_and_a_refit_are_told_the_blocks_of_the_rows(monkeypatc
     party.handle(Select(None, ShadowPlan("select_features", 0.05)))
     *passes, of_refit = told
     assert len(passes) == 2
-    for seen, own in passes:
+    for seen, own, in_file in passes:
         assert torch.equal(own, seen // 4)
+        assert torch.equal(in_file, 7 * (199 - seen))
     assert of_refit.shape == (2, 200)
 
 

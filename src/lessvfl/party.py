@@ -79,7 +79,7 @@ class Party:
         self._substitute = Substitute(empty, net)
         self._training: PartyTraining | None = None
         self._has_selected = False
-        own = (self._private, self.features, data.must_keep, data.blocks)
+        own = (self._private, self.features, data.must_keep, data.blocks, data.places)
         self._shadows = ShadowSelection(ShadowSelector(name, *own))
         self._whole: Whole | None = None  # before the first of two selections
         self._queries = QueryStage(protocol)

@@ -92,6 +92,9 @@ BENCHMARKS = {
     "splits": Benchmark(
         "studies.splits:SplitComparison", "Test rows drawn with labels and without."
     ),
+    "rows": Benchmark(
+        "studies.rows:AlikeRows", "Rows that are alike: what is said, and who is told."
+    ),
     "epsilon": Benchmark(
         "studies.epsilon:Epsilon", "Selection behind noise that spends an epsilon."
     ),

@@ -26,6 +26,7 @@ COMMANDS = {
     "paths": r"\| breast-cancer \| 2 \| 40 \| .+ \| 0 \|",
     "privacy": r"\| breast-cancer \| less-vfl-auto \| none \| labels by .+ \|",
     "missed": r'\{"data": "breast-cancer", "n": 4, "spearman": .+\}',
+    "rows": r"\| made-up files \| \d of 40 \|",
     "shapes": r"\| u-shapes, 300 rows \| .+ \|",
     "shapes --calibrate 1": r"\| all \| 1 \| .+ \|",
     "splits": r"\| breast-cancer \| 2 \| .+: [+-].+ ± .+ \|",

@@ -1499,6 +1499,9 @@ def test_rows_in_any_order_are_aligned(tmp_path, monkeypatch, mode):
     assert sorted(order) == sorted(common)
     for name, party in parties.items():  # the rows of the same people, in that order
         assert np.array_equal(party.state.rows.numeric, a_table(name, order).numeric)
+        run = party.state.run
+        places = run.party._data.places[0].numpy()  # in its own file
+        assert np.array_equal(rows[name][places], order[run.prepared.rows.train])
     assert result.runs[0]["accuracy"]["final"] > 0.5
 
 

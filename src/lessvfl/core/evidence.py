@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import curves, moments
+from lessvfl.core.alike import Likeness, as_they_come, likeness
 from lessvfl.core.finite import finite
 from lessvfl.core.group_path import group_path
 from lessvfl.core.moments import ENOUGH_ROWS, RIDGE, Moments, Rule
@@ -70,8 +71,8 @@ class Choice:
     why: tuple[Reason, ...]  # of every group: why it was kept or removed
     sight: Sight  # how much the pass sees
     at_most: Tensor  # (n_groups,), the largest correlation that each may have
-
     signs: Tensor  # (n_groups,), of curves and of pairs; beyond chance from 1 on
+    alike: Likeness | None = None  # rows next to each other in the party's file
 
     def report(self, owner: Tensor) -> dict[str, Any]:
         """Return it as plain values; `owner` is the group of every own feature."""
@@ -88,6 +89,7 @@ class Choice:
             "sight": vars(self.sight),
             "at_most": finite("What features have", self.at_most[owner]).tolist(),
             "signs": finite("The signs of features", self.signs[owner]).tolist(),
+            "alike": None if self.alike is None else vars(self.alike),
         }
 
 
@@ -114,6 +116,26 @@ class Subject:
     group: Tensor  # (columns,), the group of every column
     pinned: Tensor  # (n_groups,), those that must stay
     blocks: Tensor | None = None  # (n,), rows that belong together; None: each alone
+    places: Tensor | None = None  # (n,), where rows are in the party's own file
+    alike: Likeness | None = None  # known of another pass
+
+    def likeness(self) -> tuple[Subject, Likeness | None]:
+        """Return it in the order of the file, if rows next to each other are alike.
+
+        Of rows that belong together the first is looked at: the others are known.
+        """
+        if self.places is None:
+            return self, None
+        first = order = self.places.argsort()
+        blocks = None if self.blocks is None else self.blocks[order]
+        if blocks is not None:
+            blocks, starts = as_they_come(blocks)
+            first = order[starts]
+        alike = self.alike or likeness(self.X[first], self.Z[first])
+        if alike is None:
+            return self, None
+        X, Z = self.X[order], self.Z[order]
+        return replace(self, rows=self.rows[order], X=X, Z=Z, blocks=blocks), alike
 
 
 class SelectionPass:
@@ -122,7 +144,9 @@ class SelectionPass:
     def __init__(
         self, at: Subject, plan: ShadowPlan, name: Sequence[str | int]
     ) -> None:
-        self.seen = Moments.of(at.X, at.Z, at.group, at.blocks)
+        at, self.alike = at.likeness()
+        in_file = self.alike is not None
+        self.seen = Moments.of(at.X, at.Z, at.group, at.blocks, in_file)
         self.columns = at.X, at.group  # as they are scaled
         self.rows = at.rows
         self.pinned = at.pinned
@@ -209,6 +233,7 @@ class SelectionPass:
             sight,
             at_most,
             signs,
+            self.alike,
         )
 
     def _sight(self, picked: GroupSelection, is_signal: bool) -> tuple[Sight, Tensor]:

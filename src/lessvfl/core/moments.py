@@ -24,6 +24,7 @@ RIDGE = 1e-6
 RANK = 1e-4  # of a group's largest variance, below which a direction is not one of it
 CONSTANT = 1e-6  # a spread below that share of the mean is rounding
 TIE = 1e-3  # groups whose strength differs by less say the same, as copies do
+NEAR = 0.05  # of a ring, that a row moves at least
 ENOUGH_ROWS = 4  # for every column, to tell what it says beside the others
 
 
@@ -42,10 +43,16 @@ class Moments:
     weights: Tensor  # (n_groups,), what a useless group says by chance
     C: Tensor  # X'Z / n, (columns, E)
     blocks: Tensor | None = None  # (n,), rows that are scrambled together; None: each
+    in_file: bool = False  # rows are in the order of a file, which scrambling keeps
 
     @classmethod
     def of(
-        cls, X: Tensor, Z: Tensor, group: Tensor, blocks: Tensor | None = None
+        cls,
+        X: Tensor,
+        Z: Tensor,
+        group: Tensor,
+        blocks: Tensor | None = None,
+        in_file: bool = False,
     ) -> Moments:
         """Centre rows (n, columns) and responses, and put the groups on one scale."""
         Z = Z - Z.mean(dim=0)
@@ -53,7 +60,7 @@ class Moments:
         n_groups = int(group.max()) + 1 if len(group) else 0
         size = torch.zeros(n_groups).to(X).index_add_(0, kept, torch.ones_like(X[0]))
         weights = chance(size * dimension(Z)).sqrt()
-        return cls._of_centred(X, Z, kept, weights, blocks)
+        return cls._of_centred(X, Z, kept, weights, blocks, in_file)
 
     @classmethod
     def _of_centred(
@@ -63,10 +70,11 @@ class Moments:
         group: Tensor,
         weights: Tensor,
         blocks: Tensor | None,
+        in_file: bool,
     ) -> Moments:
         if blocks is not None:  # numbered anew: some may have no row here
             blocks = torch.unique(blocks, return_inverse=True)[1]
-        return cls(X, Z, group, weights, X.T @ Z / len(X), blocks)
+        return cls(X, Z, group, weights, X.T @ Z / len(X), blocks, in_file)
 
     @property
     def n_rows(self) -> int:
@@ -88,7 +96,8 @@ class Moments:
         X, Z = self.X[which], self.Z[which]
         X, Z = X - X.mean(dim=0), Z - Z.mean(dim=0)
         blocks = None if self.blocks is None else self.blocks[which]
-        return self._of_centred(X, Z, self.group, self.weights, blocks)
+        own = (self.group, self.weights, blocks, self.in_file)
+        return self._of_centred(X, Z, *own)
 
     def gram(self, columns: Tensor, others: Tensor | slice | None = None) -> Tensor:
         """Return the second moments of some columns with others, or with each other."""
@@ -167,7 +176,7 @@ def shadow_scores(
     step = max(1, AT_ONCE // residual.shape[1])
     for start in range(0, n_copies, step):
         copies = [
-            scramble(residual, moments.blocks, generator)
+            scramble(residual, moments.blocks, generator, moments.in_file)
             for _ in range(start, min(start + step, n_copies))
         ]
         slopes = moments.X.T @ torch.cat(copies, dim=1) / n
@@ -177,7 +186,10 @@ def shadow_scores(
 
 
 def scramble(
-    residual: Tensor, blocks: Tensor | None, generator: torch.Generator
+    residual: Tensor,
+    blocks: Tensor | None,
+    generator: torch.Generator,
+    in_file: bool = False,
 ) -> Tensor:
     """Return W (n, E), so that X'W is what columns X say whose rows are scrambled.
 
@@ -185,18 +197,31 @@ def scramble(
     column has in all of them the values of another block, in their order, repeated or
     cut where that one is smaller or larger. So chance has as few blocks to work with as
     it has in the table. Without blocks every row gets the value of another row.
+
+    Rows (or blocks) that are `in_file` order are moved along by a random number of
+    places, as a ring, or also turned round: neighbours stay neighbours.
     """
+    order_of = moved if in_file else torch.randperm
     if blocks is None:
-        order = torch.randperm(len(residual), generator=generator)
+        order = order_of(len(residual), generator=generator)
         return residual[order.to(residual.device)]
     members = blocks.argsort(stable=True)  # rows, block by block
     size = torch.bincount(blocks)
     start = size.cumsum(0) - size
     own = blocks[members]
     place = torch.arange(len(blocks)).to(blocks) - start[own]  # within its block
-    other = torch.randperm(len(size), generator=generator).to(blocks)[own]
+    other = order_of(len(size), generator=generator).to(blocks)[own]
     source = members[start[other] + place % size[other]]
     return torch.zeros_like(residual).index_add_(0, source, residual[members])
+
+
+def moved(n: int, generator: torch.Generator) -> Tensor:
+    """Return n places moved along a ring, not by a few, and half of the time turned."""
+    few = round(NEAR * n)
+    far = int(torch.randint(few, n - few, (1,), generator=generator)) if n > 1 else 0
+    order = (torch.arange(n) + far) % n
+    turned = bool(torch.randint(2, (1,), generator=generator))
+    return order.flip(0) if turned else order
 
 
 @dataclass(frozen=True)

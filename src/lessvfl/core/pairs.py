@@ -34,13 +34,19 @@ def pairs(
     r = _beside_linear(moments, kept)
     some = _most_telling(moments)
     X, group = moments.X[:, some], moments.group[some]
-    scrambled = [scramble(r, None, generator) for _ in range(n_copies)]
-    strength, other = _beyond_chance(X, r, scrambled, None)
+    in_file = moments.in_file
+    scrambled = [scramble(r, None, generator, in_file) for _ in range(n_copies)]
+    margin = MARGIN / dimension(r)
+    if in_file:  # where rows are alike, all of chance is larger
+        alone = _together(X, scramble(r, None, generator), None)[0].mean()
+        margin *= max(1.0, float(_together(X, scrambled[0], None)[0].mean() / alone))
+    strength, other = _beyond_chance(X, r, scrambled, margin, None)
     is_above = strength >= 1
     if bool(is_above.any()):  # with these alone chance has fewer pairs to choose from
         known = torch.zeros_like(is_above)
         known[torch.cat([is_above.nonzero()[:, 0], other[is_above]])] = True
-        more, partner = _beyond_chance(X, r, scrambled, known.nonzero()[:, 0])
+        some = known.nonzero()[:, 0]
+        more, partner = _beyond_chance(X, r, scrambled, margin, some)
         other = torch.where(more > strength, partner, other)
         strength = torch.maximum(strength, more)
     order = strength.argsort()  # the strongest last
@@ -81,7 +87,7 @@ def _most_telling(moments: Moments) -> Tensor:
 
 
 def _beyond_chance(
-    X: Tensor, r: Tensor, scrambled: list[Tensor], among: Tensor | None
+    X: Tensor, r: Tensor, scrambled: list[Tensor], margin: float, among: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return every column's largest statistic with some others, and which of them.
 
@@ -90,7 +96,7 @@ def _beyond_chance(
     strength, partner = _together(X, r, among)
     mark = torch.zeros_like(strength[0])
     for other in scrambled:
-        by_chance = _together(X, other, among)[0].max() + MARGIN / dimension(r)
+        by_chance = _together(X, other, among)[0].max() + margin
         mark = torch.maximum(mark, by_chance)
         if not bool((strength >= mark).any()):  # the next can but raise the mark
             break

@@ -52,3 +52,4 @@ class PartyData:
     cut: Callable[[Tensor, Tensor], Tensor] = cut_columns  # a table on disk has its own
     blocks: Tensor | None = None  # of training rows (S, N), int64; None: all are alone
     alone: Tensor | None = None  # (S, n, columns), rows that no other party has
+    places: Tensor | None = None  # of training rows (S, N) in the party's own file

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import evidence
+from lessvfl.core.alike import Likeness
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.keeper import by_number, numbered
 from lessvfl.core.network import Network
@@ -33,14 +34,28 @@ class ShadowSelector:
     features: FeatureMap  # all of them
     must_keep: Sequence[bool]  # features
     blocks: Tensor | None  # of training rows (S, N); None: all are alone
+    places: Tensor | None = None  # of training rows in the party's own file, (S, N)
 
     def over(
-        self, X: Tensor, seen: Seen, replica: int, plan: ShadowPlan
+        self,
+        X: Tensor,
+        seen: Seen,
+        replica: int,
+        plan: ShadowPlan,
+        alike: Likeness | None = None,
+        looks: bool = True,
     ) -> evidence.SelectionPass:
-        """Return a selection pass over the rows that one replica remembers."""
+        """Return a selection pass over the rows that one replica remembers.
+
+        `alike` is how alike rows are by another pass, where that has seen it; unless
+        this one `looks` itself, they are not otherwise.
+        """
         last = latest(seen[0][replica])
         rows, *told = (part[replica][last] for part in seen)
         blocks = self.blocks_of(seen[0])
+        places = None
+        if self.places is not None and (looks or alike is not None):
+            places = take(self.places, seen[0])
         subject = evidence.Subject(
             rows,
             X[min(replica, X.shape[0] - 1), rows],
@@ -48,6 +63,8 @@ class ShadowSelector:
             self.features.column_groups,
             self.features.groups_of(self.must_keep),
             blocks=None if blocks is None else blocks[replica][last],
+            places=None if places is None else places[replica][last],
+            alike=alike,
         )
         name = (self.seeds[replica], self.party, plan.stage)
         return evidence.SelectionPass(subject, plan, name)
@@ -92,9 +109,11 @@ class ShadowSelection:
         """
         choices, over = [], self.selector.over
         for r in range(len(self.selector.seeds)):
-            now = over(X, seen, r, plan)
+            told = self.reports[r]["alike"] if self.before else None
+            now = over(X, seen, r, plan, None if told is None else Likeness(**told))
             if plan.stage == "select_again":
-                choice = evidence.choose_again(over(X, self.before, r, plan), now)
+                before = over(X, self.before, r, plan, now.alike, looks=False)
+                choice = evidence.choose_again(before, now)
             else:
                 choice = now.choose()
             choices.append(choice)

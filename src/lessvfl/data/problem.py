@@ -91,6 +91,7 @@ class Problem:
     blocks: Places | None = None  # of the training rows; None: every row is alone
     test_blocks: Places | None = None  # of the test rows, as those
     n_blocks: int | None = None  # of all rows; None: every row is alone
+    places: Places | None = None  # of the training rows, in the order of the table
     n_equal: int = 0  # of all rows, those that equal another
     # The share of test rows that equal a training row; None: there are none, or nobody
     # knows.
@@ -273,6 +274,7 @@ class LabelRows:
     blocks: Places | None = None  # of the training rows, and of all rows how many:
     n_blocks: int | None = None
     n_equal: int = 0
+    places: Places | None = None  # of the training rows in their table
 
 
 def label_rows(
@@ -283,7 +285,7 @@ def label_rows(
 ) -> LabelRows:
     """Return the labels of these training and test rows."""
     weight = None if dataset.weight is None else dataset.weight[train]
-    rows = LabelRows(dataset.told[train], dataset.y[test], weight)
+    rows = LabelRows(dataset.told[train], dataset.y[test], weight, places=train)
     if blocks is None:
         return rows
     of_test = some_blocks(blocks.of_row, test)
@@ -324,6 +326,7 @@ def labels_alone(
         test_blocks=rows.test_blocks,
         n_blocks=rows.n_blocks,
         n_equal=rows.n_equal,
+        places=rows.places,
         task_reason=dataset.task_reason,
         split=split_words(dataset, config),
     )
@@ -366,6 +369,7 @@ def _rows(
     """
     if dataset.X_test is not None and dataset.y_test is not None:
         own = LabelRows(dataset.told, dataset.y_test, dataset.weight)
+        own = replace(own, places=np.arange(len(dataset.y)))
         if blocks is not None:
             own = _with_blocks(own, np.arange(len(dataset.y)), blocks)
             n_blocks = blocks.n_blocks + len(dataset.y_test)  # where all are alone
@@ -397,6 +401,7 @@ def _some_rows(own: LabelRows, rows: Places) -> LabelRows:
         y_train=own.y_train[rows],
         weight=None if own.weight is None else own.weight[rows],
         blocks=some_blocks(own.blocks, rows),
+        places=None if own.places is None else own.places[rows],
     )
 
 

@@ -28,6 +28,7 @@ from lessvfl.estimator.selector import ColumnSelector
 from lessvfl.estimator.views import FitViews
 from lessvfl.run import numbers, profiles, simulate, verdicts
 from lessvfl.run.build import Networks, clamp_batch
+from lessvfl.run.experiment import warn_of_alike
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import Progress, Task, plural
 
@@ -233,6 +234,7 @@ class LessVFLEstimator(FitViews, ColumnSelector, BaseEstimator):  # type: ignore
             seed = source.randint(2**31 - 1)
         with self._watched() as progress:
             (run,) = simulate.simulate(job, [int(seed)], progress)
+        warn_of_alike([run.numbers])
         self._keep(job, run, frame.names)
         return self
 

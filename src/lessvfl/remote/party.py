@@ -53,7 +53,7 @@ from lessvfl.run.accounting import Extent, Spend, of_columns, with_noise
 from lessvfl.run.build import Builder, check_pinned, clamp_batch, cut_stored
 from lessvfl.run.fitted import NETWORKS
 from lessvfl.run.profiles import Settings
-from lessvfl.run.record import FILE_NAME, read_json, write_json
+from lessvfl.run.record import FILE_NAME, alike_words, read_json, write_json
 from lessvfl.status import Status
 from lessvfl.terms import plural
 from lessvfl.wire import control, messages
@@ -447,7 +447,8 @@ class PartyProcess:
             n_rows = min(n_rows, max(PART, *steps))
         self.checker.components(whole.net, len(encoding.groups))
         self.checker.memory(whole.net, len(encoding.groups), n_rows)
-        blocks = build.blocks([rows.blocks])
+        blocks, common = build.blocks([rows.blocks]), self._common(agreed)
+        places = rows.train if common is None else common[rows.train]
         for plan in plans:
             if blocks is not None and isinstance(plan, TrainPlan):
                 self.checker.looks(plan, blocks, rows.seed)
@@ -465,7 +466,8 @@ class PartyProcess:
             self.status.observe,
             functools.partial(cut_stored, self._scratch) if on_disk else cut_columns,
             blocks,
-            *alone,
+            alone=alone[0] if alone else None,
+            places=build.blocks([places]),
         )
         return Prepared(
             self.checker,
@@ -531,6 +533,9 @@ class PartyProcess:
         record.write(self.folder)
         self.budget.conclude()
         log.info("the run is over: results are in '%s'", self.folder)
+        of_runs = [run["selection"] for run in runs]
+        if words := alike_words("yours", of_runs):
+            log.warning("%s", words)
         if len(runs) > 1:
             recommended = record.consensus[self.name]["recommended"]
             n_features = record.header["data"]["n_features"]

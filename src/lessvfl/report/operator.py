@@ -28,7 +28,7 @@ from lessvfl.report.verdicts import (
     reasons,
     verdicts,
 )
-from lessvfl.run.record import RunRecord
+from lessvfl.run.record import RunRecord, alike_words
 
 BITS = {"float32": 32, "float64": 64}  # of a value that is not rounded
 ALIGNED = {  # what the server learnt from the alignment of rows
@@ -101,8 +101,11 @@ def cautions(record: RunRecord) -> list[str]:
             f"About {100 * false.mean:.0f} % of what was kept may be useless "
             f"({false.mean * n_kept:.1f} of {plural(n_kept, 'feature')}). In this "
             "estimate scrambled copies of your columns stand for useless ones; columns "
-            "that matter only through others are not counted."
+            f"that matter only through others are not counted. {sentences.UNNAMED}"
         )
+    of_runs = [at(run, "selection", party) for run in record.runs]
+    if words := alike_words("yours", of_runs):
+        said.append(words)
     if any(0 < one.n_kept < one.n_runs for one in found):
         said.append(
             "A feature counts as kept if at least half of the runs kept it. The "

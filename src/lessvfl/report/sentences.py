@@ -10,13 +10,17 @@ from lessvfl import terms
 from lessvfl.report import intervals, tables
 from lessvfl.report.reasons import RULES
 from lessvfl.report.tables import at, number, over_seeds
-from lessvfl.run.record import RunRecord
+from lessvfl.run.record import RunRecord, alike_words
 from lessvfl.terms import plural
 
+UNNAMED = (
+    "It takes rows for unrelated: where several are of one person or the like and "
+    "nobody named it, the share is larger, which in general cannot be seen."
+)
 ESTIMATED = (
     "How many of those kept may be useless is an estimate: scrambled copies of a "
     "column stand for useless ones; it does not count columns that matter only through "
-    "others."
+    f"others. {UNNAMED}"
 )
 PAPER_MIB = (
     "Paper MiB count embeddings to the server alone, at 4 bytes a value even where "
@@ -38,6 +42,7 @@ def selection_words(party: str, how: Mapping[str, Any], n_kept: int) -> str:
         f"Of the scrambled copies of its columns {100 * how['shadow_share']:.1f} % "
         f"passed the same mark; {useless}.",
         RULES[how["rule"]] if n_kept else "",
+        alike_words(party, [how]),
     ]
     words += [
         f"{a} matters squared." if a == b else f"{a} and {b} matter together."

@@ -161,7 +161,8 @@ class Builder:
     def blocks(self, of: Sequence[np.ndarray[Any, Any] | None]) -> Tensor | None:
         """Return the blocks of training rows (S, N), one array a replica or none.
 
-        Where only some replicas have blocks, every row of the others is its own.
+        Where only some replicas have blocks, every row of the others is its own. Also
+        where training rows are in a file.
         """
         given = [own for own in of if own is not None]
         if not given:
@@ -215,6 +216,7 @@ class Builder:
         cut: Callable[[Tensor, Tensor], Tensor] = cut_columns,
         blocks: Tensor | None = None,
         alone: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> Party:
         """Return a fresh party on training and test rows, and those it has alone."""
         config: Any = self.settings.config
@@ -223,7 +225,7 @@ class Builder:
         return Party(
             name,
             self.party_network(name, tables[0].shape[2]),
-            PartyData(*tables, owner, must_keep, cut, blocks, alone),
+            PartyData(*tables, owner, must_keep, cut, blocks, alone, places),
             self.seeds,
             config.empty_party,
             observe,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,11 +13,11 @@ from lessvfl.data import DataConfig, LabelConfig, Problem
 from lessvfl.errors import ConfigError, warn
 from lessvfl.run import ensemble, numbers, profiles, simulate, verdicts
 from lessvfl.run.bundles import bundle_of
-from lessvfl.run.record import RunRecord
+from lessvfl.run.record import RunRecord, alike_words
 from lessvfl.run.simulate import Job, Run
 from lessvfl.run.target import ACCURACY_SHARE, cost_to_target
 from lessvfl.settings import fields_of
-from lessvfl.terms import Progress
+from lessvfl.terms import Progress, listed
 
 
 def bare_header(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,8 +85,20 @@ def record(
         strict = job.settings.profile == "official-code"
         for one in runs:
             one["target"] = cost_to_target(one["curve"], threshold, strict)
+    warn_of_alike(runs)
     header = full_header(job, options, problem)
     return RunRecord(header, list(runs), "complete", consensus=verdicts.agreed(runs))
+
+
+def warn_of_alike(runs: Sequence[Mapping[str, Any]]) -> None:
+    """Warn of parties in whose files rows next to each other are alike."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        for party, how in (run["selection"] or {}).items():
+            if how and how.get("alike"):
+                found.setdefault(party, []).append(how)
+    if found:
+        warn(alike_words(listed([*found]), itertools.chain(*found.values())))
 
 
 def full_header(

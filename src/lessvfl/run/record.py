@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import stat
+import statistics
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -348,3 +349,25 @@ def read_journal(folder: Path) -> dict[str, Any]:
         return {}
     found = {"requests": n_requests, "rows": n_rows, "last": last}
     return found | ({"told": n_told} if n_told else {})
+
+
+def alike_words(whose: str, selections: Iterable[Mapping[str, Any] | None]) -> str:
+    """Say that rows next to each other in a file are alike; nothing where none are.
+
+    >>> how = {"alike": {"columns": 0.973, "responses": 0.25}}
+    >>> alike_words("party 'a'", [how, {}, None])[:68]
+    "Rows next to each other in the file of party 'a' are alike (lag-one "
+    """
+    found = [how["alike"] for how in selections if how and how.get("alike")]
+    if not found:
+        return ""
+    columns, labels = (
+        statistics.fmean(one[name] for one in found)
+        for name in ("columns", "responses")
+    )
+    return (
+        f"Rows next to each other in the file of {whose} are alike (lag-one "
+        f"correlation {columns:.2f} of columns, {labels:.2f} of what the labels ask "
+        "for). Scrambled copies keep neighbours together; better name the person or "
+        "the time by 'group_column'."
+    )

@@ -361,6 +361,7 @@ class _Batch:
             self.recorder,
             blocks=self.labels.blocks,
             alone=self._alone(tables),
+            places=self.build.blocks([problem.places for problem in self.problems]),
         )
 
     def _alone(self, tables: Sequence[PartyTable]) -> Tensor | None:

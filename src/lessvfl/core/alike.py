@@ -1,0 +1,139 @@
+"""Whether rows next to each other in a file are alike, in columns and in responses.
+
+Scrambled copies stand for useless columns as long as any order of the rows is as
+likely. Rows of one person, or of one hour after the other, are alike: a useless column
+then agrees with the labels more than its copies do. That takes both, columns and labels
+that are alike.
+
+A file that is sorted, by a column or by the label, is no such case: two rows are alike
+there only as far as the sorted value says. So what the responses say of the columns is
+taken out, and what a column says by which rows are sorted; and rows are compared within
+short stretches of the file, each without its trend, with these rows in other orders.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Rows of a stretch, how many stretches, and what is no chance, in standard deviations.
+STRETCHES = ((32, 64, 5.0), (128, 24, 7.0))
+LEAST = 0.04  # of all that could be alike, what is worth a change
+MOST_COLUMNS = 32  # that are looked at, evenly spread
+FEWEST_STRETCHES = 3
+LAGS = ((1, 1.0), (2, 0.7), (3, 0.5))  # rows apart, and how much such a pair counts
+N_ORDERS = 12  # of the rows of a stretch
+MOST_SAID = 3.0  # by one stretch, in standard deviations: a step says no more
+SORTED = 0.9  # share of the steps of a column that go one way
+FARTHEST = 3.0  # standard deviations, so that few values do not say it all
+RIDGE = 1e-6
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How alike rows next to each other in a file are: correlations of lag one."""
+
+    columns: float
+    responses: float
+
+
+def likeness(X: Tensor, Z: Tensor) -> Likeness | None:
+    """Return how alike rows (n, columns) and responses (n, E) in file order are.
+
+    None where they are not, or where there are too few to tell.
+    """
+    if not X.shape[1] or not Z.shape[1]:
+        return None
+    for length, n_most, limit in STRETCHES:
+        n_stretches = min(len(X) // length, n_most)
+        if n_stretches < FEWEST_STRETCHES:
+            continue
+        starts = torch.linspace(0, len(X) - length, n_stretches).long()
+        rows = (starts.unsqueeze(1) + torch.arange(length)).flatten().to(X.device)
+        some = torch.linspace(0, X.shape[1] - 1, min(X.shape[1], MOST_COLUMNS)).long()
+        x, z = _standard(X[rows][:, some.to(X.device)]), _standard(Z[rows])
+        said = Likeness(_lag_one(x), _lag_one(z))
+        steps = x.diff(dim=0)
+        up, down = (steps > 0).sum(dim=0), (steps < 0).sum(dim=0)
+        is_sorted = torch.maximum(up, down) > SORTED * (up + down)
+        powers = [x[:, is_sorted] ** power for power in range(1, 4)]
+        by_order = torch.cat([torch.ones_like(x[:, :1]), *powers], dim=1)
+        x, z = _beside(by_order, x[:, ~is_sorted]), _beside(by_order, z)
+        beyond, share = _together(_beside(z, x), z, length)
+        if beyond > limit and share > LEAST:
+            return said
+    return None
+
+
+def as_they_come(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return blocks (n,), numbered as they first come, and where that is."""
+    _, blocks = torch.unique(blocks, return_inverse=True)
+    first = blocks.new_full((int(blocks.max()) + 1,), len(blocks))
+    places = torch.arange(len(blocks)).to(blocks)
+    first.scatter_reduce_(0, blocks, places, "amin")
+    return first.argsort().argsort()[blocks], first.sort().values
+
+
+def _together(x: Tensor, z: Tensor, length: int) -> tuple[float, float]:
+    """Return how far rows are alike in both, in standard deviations and as a share."""
+    t = torch.arange(length).to(x) - (length - 1) / 2
+    trend = torch.stack([torch.ones_like(t), t], dim=1)
+    trend = trend / torch.linalg.vector_norm(trend, dim=0)
+    taken = trend @ trend.T  # of a stretch, by its level and its slope
+    x, z = (part.reshape(-1, length, part.shape[1]) for part in (x, z))
+    x, z = x - taken @ x, z - taken @ z
+    i, j, weight = (part.to(x.device) for part in _near(length))
+    weight = weight.to(x)
+    both = [part @ part.mT for part in (x, z)]  # how alike any two rows are
+    sizes = [part.diagonal(dim1=1, dim2=2).sum(dim=1).unsqueeze(1) for part in both]
+    against = taken[i, j] / (length - 2)  # what is left of a trend runs against itself
+    near = [p[:, i, j] + against * s for p, s in zip(both, sizes, strict=True)]
+    generator = torch.Generator().manual_seed(0)
+    orders = torch.rand(N_ORDERS, length, generator=generator).argsort(1).to(i)
+    i, j = orders[:, i].flatten(), orders[:, j].flatten()
+    pairs = length * (length - 1)  # what is left of a level, of any two
+    any_two = [p[:, i, j] + s / pairs for p, s in zip(both, sizes, strict=True)]
+    by_chance = (any_two[0] * any_two[1]).view(len(x), N_ORDERS, -1) @ weight
+    excess = (near[0] * near[1]) @ weight - by_chance.mean(dim=1)
+    tiny = torch.finfo(x.dtype).tiny
+    said = excess / by_chance.std(dim=1).clamp_min(tiny)
+    whole = (sizes[0] * sizes[1]).flatten() / length
+    beyond = float(said.clamp(-MOST_SAID, MOST_SAID).sum()) / math.sqrt(len(x))
+    return beyond, float(excess.sum() / whole.sum().clamp_min(tiny))
+
+
+def _near(length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return pairs of rows of a stretch that are near, and how much each counts."""
+    firsts = [torch.arange(length - lag) for lag, _ in LAGS]
+    others = [first + lag for first, (lag, _) in zip(firsts, LAGS, strict=True)]
+    weights = [
+        torch.full((len(first),), weight, dtype=torch.float64)
+        for first, (_, weight) in zip(firsts, LAGS, strict=True)
+    ]
+    return torch.cat(firsts), torch.cat(others), torch.cat(weights)
+
+
+def _standard(part: Tensor) -> Tensor:
+    """Return columns of mean 0 and variance 1 or less, without far values."""
+    part = part.double()
+    centred = part - part.mean(dim=0)
+    spread = centred.square().mean(dim=0).sqrt()
+    part = (centred / spread.clamp_min(RIDGE)).clamp(-FARTHEST, FARTHEST)
+    return (part - part.mean(dim=0)).float()
+
+
+def _beside(known: Tensor, part: Tensor) -> Tensor:
+    """Return what columns say beside known ones."""
+    gram = known.T @ known
+    ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram)).to(gram)
+    rest: Tensor = part - known @ torch.linalg.solve(gram + ridge, known.T @ part)
+    return rest
+
+
+def _lag_one(part: Tensor) -> float:
+    whole = part.square().sum(dim=1).mean()
+    alike = (part[1:] * part[:-1]).sum(dim=1).mean()
+    return float(alike / whole.clamp_min(RIDGE))
