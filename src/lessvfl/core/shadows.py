@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import evidence
+from lessvfl.core.curves import curves
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.keeper import by_number, numbered
-from lessvfl.core.network import Network
+from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import FitPlan, ShadowPlan, take
 from lessvfl.core.prox import per_replica
 from lessvfl.core.responses import Memory, latest, responses, standardised
@@ -103,17 +104,19 @@ class ShadowSelection:
         self.reports = [choice.report(owner) for choice in choices]
         return torch.stack([choice.kept for choice in choices])
 
-    def refit(self, net: Network, X: Tensor, seen: Seen, plan: ShadowPlan) -> None:
-        """Fit the network to what was remembered, on the features kept, alone.
+    def refit(self, net: Network, X: Tensor, seen: Seen, plan: ShadowPlan) -> Network:
+        """Return the network, fitted to what was remembered, on the features kept.
 
         Small input weights make the network linear at its start, where a square or a
         product has no gradient. So where features act together it is also fitted from
         input weights of full scale, at length, and that fit stays unless it predicts
         the rows held out worse by more than a standard error. Strong weight decay
         would undo it in training, and ends.
+
+        After the last look, columns whose effect is a curve get pieces to draw it of.
         """
         if not plan.refit_epochs or not X.shape[2]:
-            return
+            return net
         party, seeds = self.selector.party, self.selector.seeds
         fit = FitPlan(plan.refit_epochs)
         rows, h, *more = (part[:, -fit.most_rows :] for part in seen)
@@ -129,10 +132,17 @@ class ShadowSelection:
             error = gap.std(dim=1, correction=0) / math.sqrt(gap.shape[1])
             stays = acts.to(gap.device) & (gap.mean(dim=1) <= error)
             self.decays = not bool(stays.any())
-            with torch.no_grad():
-                both = zip(net.parameters(), redrawn.parameters(), strict=True)
-                for param, new in both:
-                    param.copy_(torch.where(per_replica(stays, param), new, param))
+            _replace_where(stays, net, redrawn)
+        pieces = curves(X, Z) if isinstance(net, MLP) and not plan.again else None
+        if pieces is None:
+            return net
+        assert isinstance(net, MLP)
+        net = net.curved(pieces)
+        fresh = net.redrawn(seeds, party)
+        gap = -fit_held_out(net, X, Z, fit, *own)
+        gap += fit_held_out(fresh, X, Z, fit.at_length(), *own)
+        _replace_where(pieces.flatten(1).any(dim=1) & (gap.mean(dim=1) < 0), net, fresh)
+        return net
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return tensors by name, and plain values."""
@@ -150,3 +160,10 @@ class ShadowSelection:
         self.memory.restore(by_number(tensors, "seen"))
         self.reports = list(values["selected"])
         self.decays = values["decays"]
+
+
+def _replace_where(stays: Tensor, net: Network, other: Network) -> None:
+    """Put the values of another network into the replicas of a mask (R,)."""
+    with torch.no_grad():
+        for param, new in zip(net.parameters(), other.parameters(), strict=True):
+            param.copy_(torch.where(per_replica(stays, param), new, param))
