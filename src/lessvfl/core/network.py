@@ -30,7 +30,6 @@ from torch import Tensor
 
 from lessvfl import settings
 from lessvfl.core import linear
-from lessvfl.core.curves import with_pieces
 from lessvfl.core.passes import (
     ACTIVATIONS,
     ChainRule,
@@ -42,6 +41,7 @@ from lessvfl.core.passes import (
     masked,
     wide_mask,
 )
+from lessvfl.core.pieces import with_pieces
 from lessvfl.core.plans import stream
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -202,7 +202,7 @@ class MLP:
     """The default network: Linear layers with one activation between them.
 
     Weights are (R, out, in), biases (R, out). With `pieces` the first layer sees shares
-    beside every column (``core/curves.py``), and its weights are (R, out, in, 1 + k).
+    beside every column (``core/pieces.py``), and its weights are (R, out, in, 1 + k).
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from lessvfl.core.curves import with_pieces
+from lessvfl.core.pieces import with_pieces
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor] | None] = {
     "none": None,

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import evidence
-from lessvfl.core.curves import curves
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.keeper import by_number, numbered
 from lessvfl.core.network import MLP, Network
+from lessvfl.core.pieces import pieces_for_curves
 from lessvfl.core.plans import FitPlan, ShadowPlan, take
 from lessvfl.core.prox import per_replica
 from lessvfl.core.responses import Memory, latest, responses, standardised
@@ -113,7 +113,8 @@ class ShadowSelection:
         the rows held out worse by more than a standard error. Strong weight decay
         would undo it in training, and ends.
 
-        After the last look, columns whose effect is a curve get pieces to draw it of.
+        After the last look, columns whose effect is a curve get pieces to draw it of,
+        and keep them where rows held out are predicted better with them.
         """
         if not plan.refit_epochs or not X.shape[2]:
             return net
@@ -133,16 +134,20 @@ class ShadowSelection:
             stays = acts.to(gap.device) & (gap.mean(dim=1) <= error)
             self.decays = not bool(stays.any())
             _replace_where(stays, net, redrawn)
-        pieces = curves(X, Z) if isinstance(net, MLP) and not plan.again else None
+        if plan.again or not isinstance(net, MLP):
+            return net
+        pieces = pieces_for_curves(X, Z, own[1])
         if pieces is None:
             return net
-        assert isinstance(net, MLP)
-        net = net.curved(pieces)
-        fresh = net.redrawn(seeds, party)
-        gap = -fit_held_out(net, X, Z, fit, *own)
-        gap += fit_held_out(fresh, X, Z, fit.at_length(), *own)
-        _replace_where(pieces.flatten(1).any(dim=1) & (gap.mean(dim=1) < 0), net, fresh)
-        return net
+        drawn = net.curved(pieces)
+        fresh = drawn.redrawn(seeds, party)
+        loss = fit_held_out(drawn, X, Z, FitPlan(0), *own).mean(dim=1)
+        near = fit_held_out(drawn, X, Z, fit, *own).mean(dim=1)
+        far = fit_held_out(fresh, X, Z, fit.at_length(), *own).mean(dim=1)
+        is_curved = pieces.flatten(1).any(dim=1)
+        _replace_where(is_curved & (far < near), drawn, fresh)
+        helps = torch.minimum(near, far) < loss
+        return drawn if bool((is_curved & helps).any()) else net
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return tensors by name, and plain values."""

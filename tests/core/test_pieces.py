@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from lessvfl.core.curves import MOST_PIECES, ROWS_PER_PIECE, curves, with_pieces
+from lessvfl.core.pieces import (
+    MOST_PIECES,
+    ROWS_PER_PIECE,
+    pieces_for_curves,
+    with_pieces,
+)
 
 
 def drawn(*shape, seed=0):
@@ -14,7 +19,7 @@ def drawn(*shape, seed=0):
 
 
 def is_curved(X, Z):
-    pieces = curves(X, Z)
+    pieces = pieces_for_curves(X, Z)
     return [] if pieces is None else pieces[0].flatten(1).any(dim=1).tolist()
 
 
@@ -30,7 +35,7 @@ def test_a_share_goes_from_0_to_1_between_two_quantiles():
 
 def test_any_function_that_is_linear_between_quantiles_is_a_sum_of_shares():
     x = drawn(3000, 1)
-    pieces = curves(x, torch.sin(3 * x))
+    pieces = pieces_for_curves(x, torch.sin(3 * x))
     assert pieces is not None
     ends = torch.quantile(x.flatten(), torch.linspace(0, 1, MOST_PIECES + 1).to(x))
     wanted = np.interp(x.flatten(), ends, torch.sin(3 * ends))
@@ -60,7 +65,9 @@ def test_straight_lines_and_noise_are_seldom_curves():
 def test_truth_values_are_lines_and_few_values_have_a_piece_between_two():
     X = torch.cat([drawn(2000, 1) > 0, (3 * drawn(2000, 1, seed=1)).round()], dim=2)
     X = X.double().clamp(-3, 3)
-    pieces = curves(X, (X[..., [1]] == 1) + X[..., [0]] + 0.1 * drawn(2000, 1, seed=2))
+    pieces = pieces_for_curves(
+        X, (X[..., [1]] == 1) + X[..., [0]] + 0.1 * drawn(2000, 1, seed=2)
+    )
     assert pieces is not None
     assert not pieces[0, 0].any()
     assert pieces[0, 1, :6, 0].tolist() == [-3, -2, -1, 0, 1, 2]
@@ -69,15 +76,27 @@ def test_truth_values_are_lines_and_few_values_have_a_piece_between_two():
 
 def test_few_rows_tell_no_curves():
     X = drawn(3 * ROWS_PER_PIECE, 60)
-    assert curves(X[:, : 2 * ROWS_PER_PIECE - 1, :2], X[:, :119, :1].square()) is None
-    assert curves(X, X[..., :1].square()) is None  # 3 rows for every column
+    assert (
+        pieces_for_curves(X[:, : 2 * ROWS_PER_PIECE - 1, :2], X[:, :119, :1].square())
+        is None
+    )
+    assert pieces_for_curves(X, X[..., :1].square()) is None  # 3 rows for every column
     assert is_curved(X[..., :2], X[..., :1].square()) == [True, False]
+
+
+def test_copies_of_rows_are_no_evidence():
+    X = drawn(200, 4)
+    Z = X[..., :1] + drawn(200, 1, seed=3)
+    blocks = torch.arange(200).repeat(10)[None]
+    X, Z = X.repeat(1, 10, 1), Z.repeat(1, 10, 1)
+    assert pieces_for_curves(X, Z) is not None
+    assert pieces_for_curves(X, Z, blocks) is None
 
 
 def test_every_replica_has_its_own_curves():
     X = drawn(1000, 3)
     Z = torch.cat([X[..., [0]].square(), X[..., [2]].square()]) + X[..., [1]]
-    pieces = curves(X, Z)
+    pieces = pieces_for_curves(X, Z)
     assert pieces is not None
     assert pieces.flatten(2).any(dim=2).tolist() == [
         [True, False, False],

@@ -16,7 +16,8 @@ from lessvfl.core.moments import ENOUGH_ROWS, chance, dimension
 
 MOST_PIECES = 16
 ROWS_PER_PIECE = 60
-LEVEL = 0.9999  # of chance, above which a column is curved
+LEVEL = 0.9999  # of chance, and how many times more than that makes a column curved:
+TELLING = 2.5  # of a rare class, responses to straight lines are bent a little, too
 DEPENDENT = 1e-3  # of the largest singular value, below which a direction is none
 
 
@@ -34,32 +35,47 @@ def with_pieces(x: Tensor, pieces: Tensor | None) -> Tensor:
     return torch.cat([x.expand(len(shares), -1, -1, -1), shares], dim=-1).flatten(2)
 
 
-def curves(X: Tensor, Z: Tensor) -> Tensor | None:
+def pieces_for_curves(
+    X: Tensor, Z: Tensor, blocks: Tensor | None = None
+) -> Tensor | None:
     """Return the pieces (R, in, k, 2) of columns X (S, n, in) that act by a curve on Z.
 
-    Z are the responses (R, n, E). None: no column does, or rows are too few to tell.
+    Z are the responses (R, n, E); of rows of one block (R, n) the first counts. None:
+    no column is curved, or rows are too few to tell.
     """
-    n_rows, n_columns = X.shape[1:]
-    k = min(MOST_PIECES, n_rows // ROWS_PER_PIECE)
-    if k < 2 or n_rows < ENOUGH_ROWS * (n_columns + k):
-        return None
     tables = X.expand(len(Z), -1, -1)
-    pieces = torch.stack([_of_table(x, z, k) for x, z in zip(tables, Z, strict=True)])
+    found = []
+    for replica, table in enumerate(zip(tables, Z, strict=True)):
+        first = slice(None) if blocks is None else first_of_each(blocks[replica])
+        found.append(_of_table(*(part[first] for part in table)))
+    pieces = torch.stack(found)
     return pieces if bool(pieces.any()) else None
 
 
-def _of_table(X: Tensor, Z: Tensor, k: int) -> Tensor:
+def first_of_each(blocks: Tensor) -> Tensor:
+    """Return the first row of every block of (n,), in order."""
+    numbers, place = torch.unique(blocks, return_inverse=True)
+    first = torch.full_like(numbers, len(blocks))
+    first.scatter_reduce_(0, place, torch.arange(len(blocks)).to(blocks), "amin")
+    return first.sort().values
+
+
+def _of_table(X: Tensor, Z: Tensor) -> Tensor:
     """Return the pieces (in, k, 2) of columns (n, in), zeros where it is no curve.
 
     A column is curved where its shares explain more of the responses, beside all
     columns' straight lines, than chance would.
     """
+    n_rows, n_columns = X.shape
+    found = X.new_zeros(n_columns, MOST_PIECES, 2)
+    k = min(MOST_PIECES, n_rows // ROWS_PER_PIECE)
+    if k < 2 or n_rows < ENOUGH_ROWS * (n_columns + k):
+        return found
     lines, _ = torch.linalg.qr(torch.nn.functional.pad(X, (0, 1), value=1.0).double())
     r = Z.double()
     r = r - lines @ (lines.T @ r)
     width = dimension(r)
     noise = r.square().sum() / (len(r) - lines.shape[1]) / width
-    found = X.new_zeros(X.shape[1], k, 2)
     for column, x in enumerate(X.T):
         own = _quantile_pieces(x, k)
         some = own[:, 1] > 0
@@ -69,9 +85,9 @@ def _of_table(X: Tensor, Z: Tensor, k: int) -> Tensor:
         shares = shares.double() - lines @ (lines.T @ shares.double())
         U, size, _ = torch.linalg.svd(shares, full_matrices=False)
         U = U[:, size > DEPENDENT * len(r) ** 0.5]
-        explained = (U.T @ r).square().sum()
-        if explained > noise * chance(torch.tensor(U.shape[1] * width), LEVEL):
-            found[column] = own
+        explained = (U.T @ r).square().sum() / noise
+        if explained > TELLING * chance(torch.tensor(U.shape[1] * width), LEVEL):
+            found[column, :k] = own
     return found
 
 
