@@ -423,6 +423,7 @@ def script(party: Party, *stages: TrainPlan | Request) -> Iterator[Reply]:
     """Ask one thing after another; gradients lead towards the first columns, about."""
     X = party._data.X_train
     wanted = X[:, :, :E] + 0.5 * rows(X.shape[1], seed=2)[:, :, :E]
+    wanted = wanted + X[:, :, [0]].square() * (X.shape[1] > 100)  # enough for a curve
     for stage in stages:
         if not isinstance(stage, TrainPlan):
             yield party.handle(stage)
@@ -457,6 +458,14 @@ LIVES: dict[str, tuple[dict[str, Any], list[TrainPlan | Request]]] = {
             Select(((0, 1),), FIRST),
             dataclasses.replace(PLAN, stage="train_first", record=1),
             Select(None, AGAIN),
+            PLAN,
+        ],
+    ),
+    "a curve": (
+        {"n": 200, "input_scale": 0.01},
+        [
+            dataclasses.replace(RECORDED, batch_size=40),
+            Select(None, dataclasses.replace(AGAIN, stage="select_features")),
             PLAN,
         ],
     ),
@@ -513,6 +522,20 @@ def test_a_run_that_changes_hands_at_every_boundary_ends_the_same(life):
     assert one.net.state().keys() == other.net.state().keys()
     for name, tensor in one.net.state().items():
         assert torch.equal(tensor, other.net.state()[name])
+
+
+def test_a_column_that_acts_by_a_curve_gets_pieces_after_the_last_look():
+    about, stages = LIVES["a curve"]
+    party = a_party(**about)
+    list(script(party, *stages[:2]))
+    assert isinstance(party.net, MLP)
+    assert party.net.pieces is not None
+    found = party.net.pieces[0].flatten(1).any(dim=1)
+    assert found.tolist() == [True, False, False, False]
+    more_to_come = a_party(**about)
+    list(script(more_to_come, stages[0], Select(None, FIRST)))
+    assert isinstance(more_to_come.net, MLP)
+    assert more_to_come.net.pieces is None
 
 
 def test_what_must_stay_stays_and_what_was_asked_for_is_found():

@@ -20,7 +20,7 @@ from lessvfl.core.finite import finite
 from lessvfl.core.gates import HALF_OPEN, Gates
 from lessvfl.core.keeper import below, fill, numbered, under
 from lessvfl.core.lifted import widen
-from lessvfl.core.network import Network
+from lessvfl.core.network import MLP, Network
 from lessvfl.core.party_data import Outcome, PartyData, Whole
 from lessvfl.core.plans import (
     Rows,
@@ -330,7 +330,7 @@ class Party:
         elif plan.again:
             self._whole = Whole(self.net, self.X_train, self.X_test)
         self._remove(self._shadows.select(self.X_train, seen, plan))
-        self._shadows.refit(self.net, self.X_train, seen, plan)
+        self.net = self._shadows.refit(self.net, self.X_train, seen, plan)
 
     def _remove(self, groups: Tensor) -> None:
         """Cut out of network and columns what is not among these (R, n_groups)."""
@@ -453,6 +453,8 @@ class Party:
         tensors |= seen | self._queries.state()
         if self._substitute.pretrained is not None:
             tensors |= numbered("pretrained", self._substitute.pretrained.parameters())
+        if isinstance(self.net, MLP) and self.net.pieces is not None:
+            tensors["pieces"] = self.net.pieces
         if self.features.has_removed:
             tensors["groups"] = self.features.groups.to(torch.uint8)
         if isinstance(self.net, Splits | Votes):
@@ -480,6 +482,8 @@ class Party:
             self._replace(party_net_of(splits), tensors["groups"].bool())
         elif "groups" in tensors:
             self._remove(tensors["groups"].bool())
+        if "pieces" in tensors and isinstance(self.net, MLP):
+            self.net = self.net.curved(tensors["pieces"])
         fill(self.net.parameters(), tensors, "net")
         self._substitute.constant = tensors["constant"].clone()
         self._queries.restore(tensors, values["ratings"], self._holder)

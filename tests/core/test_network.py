@@ -1,5 +1,6 @@
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -102,8 +103,16 @@ def rows(n=7, S=1, d=6):
     return torch.randn(S, n, d, generator=generator, dtype=F64)
 
 
-NETWORKS = {
+def curved(seeds=(0, 1)):
+    net = default(seeds)
+    own = [[-0.5, 1], [-1, 0.5], [0, 0]]  # at zero all of them say nothing
+    pieces = torch.tensor(own, dtype=F64).expand(len(seeds), 6, 3, 2).clone()
+    return net.curved(pieces).redrawn(seeds, "a")
+
+
+NETWORKS: dict[str, Any] = {
     "default": default,
+    "curved": curved,
     **{name: lambda seeds=(0, 1), f=f: lift(f, seeds) for name, f in FACTORIES.items()},
 }
 
@@ -212,6 +221,17 @@ def test_gradients_do_not_reach_what_a_replica_removed():
     (grad,) = torch.autograd.grad(narrow(rows()).sum(), [narrow.input_weights])
     assert not grad[1, :, 2].any()
     assert grad[0, :, 2].any()
+
+
+def test_shares_at_zero_change_nothing_and_full_scale_is_that_of_the_values():
+    net, x = default(), rows()
+    wide = net.curved(torch.ones(2, 6, 3, 2, dtype=F64))
+    assert torch.equal(wide(x), net(x))
+    assert wide.input_weights.shape == (2, 5, 6, 4)
+    fresh = wide.redrawn((0, 1), "a").input_weights
+    limit = (6 / (5 + 6 * 4)) ** 0.5
+    assert limit < fresh[..., 0].abs().max() <= 2 * limit
+    assert fresh[..., 1:].abs().max() <= limit
 
 
 def test_a_convolution_has_one_slot_a_channel():

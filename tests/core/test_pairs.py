@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from tests.core.columns import seen
 
@@ -29,6 +30,16 @@ def test_pairs_and_squares_are_seen_and_chance_is_not():
     strength, partner = find(seen(X, Z))
     assert (strength >= 1).nonzero().flatten().tolist() == [1, 4, 6]
     assert partner[[1, 4, 6]].tolist() == [4, 1, 6]
+
+
+@pytest.mark.parametrize("curve", [torch.abs, torch.square])
+def test_what_acts_evenly_is_seen_in_columns_of_heavy_tails(curve):
+    """A few rows far out would outweigh all others: 5 of 8 were kept."""
+    X = torch.as_tensor(np.random.default_rng(7).standard_t(3, size=(2500, 30)))
+    score = sum(own / torch.quantile(own, 0.75) for own in curve(X[:, :8]).T)
+    y = score + 2 * drawn(2500, 1, 1)[:, 0] > score.median()
+    strength, _ = find(seen(X, y.double()[:, None]))
+    assert (strength >= 1).nonzero().flatten().tolist() == list(range(8))
 
 
 def test_a_pair_is_told_by_feature_where_columns_are_grouped():

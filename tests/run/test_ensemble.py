@@ -98,6 +98,19 @@ def test_an_ensemble_is_a_model_like_any(table, tmp_path):
     assert np.array_equal(again.decide(rows), merged.decide(rows))
 
 
+def test_seeds_that_draw_curves_have_pieces_of_their_own():
+    table = a_table(500)
+    noise = np.random.default_rng(0).normal(size=500)
+    bent = np.sin(3 * table["lab_0"]) + table["lab_0"] + 0.3 * noise
+    runs = runs_of(table.assign(label=bent + table["lab_1"]), shadows=20)
+    nets = [run.model.parties[1].net for run in runs]
+    assert any(net.pieces is not None for net in nets)
+    whole = check(runs, table.drop(columns="label")).parties[1].net
+    assert whole.pieces.shape[2] == sum(
+        n.pieces.shape[2] for n in nets if n.pieces is not None
+    )
+
+
 def test_seeds_of_other_rows_are_no_ensemble(table):
     runs = runs_of(table, split_seed=None)
     with pytest.raises(ConfigError, match=r"same rows.*they differ in column '\w+' of"):

@@ -34,11 +34,14 @@ from lessvfl.core.passes import (
     ACTIVATIONS,
     ChainRule,
     Collapsed,
+    Graph,
     OutputGuard,
     Passes,
     linear_layer,
     masked,
+    wide_mask,
 )
+from lessvfl.core.pieces import with_pieces
 from lessvfl.core.plans import stream
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -198,7 +201,8 @@ def _leaf(values: Tensor) -> Tensor:
 class MLP:
     """The default network: Linear layers with one activation between them.
 
-    Weights are (R, out, in), biases (R, out).
+    Weights are (R, out, in), biases (R, out). With `pieces` the first layer sees shares
+    beside every column (``core/pieces.py``), and its weights are (R, out, in, 1 + k).
     """
 
     def __init__(
@@ -209,6 +213,7 @@ class MLP:
         slot_mask: Tensor | None = None,
         output_mask: Tensor | None = None,
         guard: OutputGuard | None = None,
+        pieces: Tensor | None = None,
     ) -> None:
         self.weights = weights
         self.biases = biases
@@ -216,6 +221,7 @@ class MLP:
         self._slot_mask = slot_mask  # (R, in) or None
         self._output_mask = output_mask  # (R, out) or None
         self._guard = guard  # on the first layer's output
+        self.pieces = pieces  # (R, in, k, 2) or None
 
     @classmethod
     def create(
@@ -285,7 +291,7 @@ class MLP:
     def is_linear(self) -> bool:
         """Tell whether all layers are one linear map, and more than one layer."""
         is_linear = ACTIVATIONS[self.activation] is None and len(self.weights) > 1
-        return is_linear and self._guard is None
+        return is_linear and self._guard is None and self.pieces is None
 
     def collapse(self) -> Tensor:
         """Return the one map that linear layers make, (R, out, in + 1).
@@ -304,9 +310,10 @@ class MLP:
             return linear_layer(x, A[..., :-1], A[..., -1])
         act = ACTIVATIONS[self.activation]
         last = len(self.weights) - 1
+        x = with_pieces(x, self.pieces)
         for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
             if layer == 0:
-                w = masked(w, self._slot_mask)
+                w = masked(w.flatten(2), wide_mask(self._slot_mask, self.pieces))
             x = linear_layer(x, w, b)
             if layer == 0 and self._guard is not None:
                 x = self._guard.release(x)
@@ -318,17 +325,19 @@ class MLP:
         """Return this network forward and back, rows without autograd."""
         if self.is_linear:
             return Collapsed(self.collapse, self.parameters(), inputs)
+        if self.pieces is not None and inputs:
+            return Graph(self, self.parameters(), inputs)
         masks = (self._slot_mask, self._output_mask)
         own = (self.parameters(), self.activation, *masks, inputs, self._guard)
-        return ChainRule(*own)
+        return ChainRule(*own, self.pieces)
 
     def behind(self, guard: OutputGuard) -> MLP:
         """Return this network, its weights the same, its first layer's output guarded.
 
         For as long as it is not narrowed.
         """
-        masks = (self._slot_mask, self._output_mask)
-        return MLP(self.weights, self.biases, self.activation, *masks, guard)
+        own = (self.activation, self._slot_mask, self._output_mask, guard, self.pieces)
+        return MLP(self.weights, self.biases, *own)
 
     def narrow(self, slots: Tensor | None = None, outputs: Tensor | None = None) -> MLP:
         """Keep these inputs and outputs; weights keep their values."""
@@ -343,7 +352,16 @@ class MLP:
             mask_left(self._slot_mask, slots, ins),
             mask_left(self._output_mask, outputs, outs),
         )
-        return self._copy(weights, biases, *masks)
+        pieces = None if self.pieces is None else self.pieces[:, ins]
+        return self._copy(weights, biases, *masks, pieces)
+
+    def curved(self, pieces: Tensor) -> MLP:
+        """Return a copy that sees shares by pieces (R, in, k, 2), weights at zero."""
+        first = self.weights[0].unsqueeze(3)
+        shares = first.new_zeros(*first.shape[:3], pieces.shape[2])
+        weights = [torch.cat([first, shares], dim=3), *self.weights[1:]]
+        masks = (self._slot_mask, self._output_mask)
+        return self._copy(weights, self.biases, *masks, pieces)
 
     def _copy(
         self,
@@ -351,24 +369,30 @@ class MLP:
         biases: list[Tensor],
         slot_mask: Tensor | None = None,
         output_mask: Tensor | None = None,
+        pieces: Tensor | None = None,
     ) -> MLP:
         """Return a network of this activation with values of its own."""
         leaves = ([_leaf(w) for w in weights], [_leaf(b) for b in biases])
-        return MLP(*leaves, self.activation, slot_mask, output_mask)
+        return MLP(*leaves, self.activation, slot_mask, output_mask, None, pieces)
 
     def redrawn(self, seeds: tuple[int, ...], name: str) -> MLP:
         """Return a copy whose first layer is drawn anew for the inputs it has."""
         first = self.weights[0]
-        _, n_out, n_in = first.shape
-        fresh = _glorot(n_out, n_in, seeds, "redraw", name).to(first)
+        _, n_out, *ins = first.shape
+        n_in = math.prod(ins)
+        fresh = _glorot(n_out, n_in, seeds, "redraw", name).to(first).view_as(first)
+        if self.pieces is not None:  # values weigh as much as if they stood alone
+            fresh[..., 0] *= math.sqrt(ins[1])
         masks = (self._slot_mask, self._output_mask)
-        return self._copy([fresh, *self.weights[1:]], self.biases, *masks)
+        weights = [fresh, *self.weights[1:]]
+        return self._copy(weights, self.biases, *masks, self.pieces)
 
     def replica(self, index: int) -> MLP:
         """Return one replica, cut to its own inputs and outputs."""
         pick = slice(index, index + 1)
         weights, biases = ([t[pick] for t in ts] for ts in (self.weights, self.biases))
-        alone = self._copy(weights, biases)
+        pieces = None if self.pieces is None else self.pieces[pick]
+        alone = self._copy(weights, biases, pieces=pieces)
         return alone.narrow(
             None if self._slot_mask is None else self._slot_mask[pick],
             None if self._output_mask is None else self._output_mask[pick],
@@ -378,7 +402,9 @@ class MLP:
         """Return a copy with parameters of that number format."""
         weights = [w.to(dtype) for w in self.weights]
         biases = [b.to(dtype) for b in self.biases]
-        return self._copy(weights, biases, self._slot_mask, self._output_mask)
+        pieces = None if self.pieces is None else self.pieces.to(dtype)
+        masks = (self._slot_mask, self._output_mask)
+        return self._copy(weights, biases, *masks, pieces)
 
     def state(self) -> dict[str, Tensor]:
         """Return the parameters of the one replica."""
@@ -387,6 +413,8 @@ class MLP:
         for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
             named[f"layer{layer}.weight"] = w.detach()[0]
             named[f"layer{layer}.bias"] = b.detach()[0]
+        if self.pieces is not None:
+            named["pieces"] = self.pieces[0]
         return named
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -395,6 +423,8 @@ class MLP:
             for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
                 w[0] = state[f"layer{layer}.weight"]
                 b[0] = state[f"layer{layer}.bias"]
+            if self.pieces is not None:
+                self.pieces[0] = state["pieces"]
 
 
 def _glorot(n_out: int, n_in: int, seeds: tuple[int, ...], *name: str | int) -> Tensor:

@@ -10,6 +10,7 @@ from lessvfl.core.moments import ENOUGH_ROWS, Moments, dimension, scramble
 MARGIN = 12.0  # how far above chance a pair must be: e^-6 as likely
 MOST_COLUMNS = 1024  # whose products are looked at: those that say most alone
 MOST_ROWS = 50_000  # of all, which are in random order
+FAR = 3.0  # deviations; beyond them a few rows would outweigh all others in a square
 AT_ONCE = 256  # columns whose products are formed together
 
 
@@ -20,9 +21,10 @@ def pairs(
 
     The statistic of two columns is (sum_i r_i x_ij x_ik)^2 / sum_i (r_i x_ij x_ik)^2,
     r the responses without the columns' own linear part: about 1 by chance, however
-    the columns are distributed. Returns the largest statistic of every group, as a
-    share of the mark (from 1 on it counts), and with which group. The mark is the
-    largest statistic of all where the rows of r are scrambled, and `MARGIN` more.
+    the columns are distributed. Values beyond `FAR` deviations count as that far.
+    Returns the largest statistic of every group, as a share of the mark (from 1 on it
+    counts), and with which group. The mark is the largest statistic of all where the
+    rows of r are scrambled, and `MARGIN` more.
     `kept` (n_groups,) are the groups whose linear part is taken out where rows are too
     few to take out everybody's. Of rows that belong together one is looked at.
     """
@@ -33,7 +35,7 @@ def pairs(
         moments = moments.rows(first)
     r = _beside_linear(moments, kept)
     some = _most_telling(moments)
-    X, group = moments.X[:, some], moments.group[some]
+    X, group = moments.X[:, some].clamp(-FAR, FAR), moments.group[some]
     in_file = moments.in_file
     scrambled = [scramble(r, None, generator, in_file) for _ in range(n_copies)]
     margin = MARGIN / dimension(r)

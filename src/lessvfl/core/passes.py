@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from lessvfl.core.pieces import with_pieces
+
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor] | None] = {
     "none": None,
     "tanh": torch.tanh,
@@ -49,6 +51,13 @@ class Passes(Protocol):
 def masked(values: Tensor, mask: Tensor | None) -> Tensor:
     """Put zeros into the last axis of (R, n, width) where a replica has nothing."""
     return values if mask is None else values * mask.unsqueeze(1)
+
+
+def wide_mask(slot_mask: Tensor | None, pieces: Tensor | None) -> Tensor | None:
+    """Return a mask of slots (R, in) for columns that have their shares beside them."""
+    if slot_mask is None or pieces is None:
+        return slot_mask
+    return slot_mask.repeat_interleave(1 + pieces.shape[2], dim=1)
 
 
 def linear_layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -125,16 +134,19 @@ class ChainRule:
         output_mask: Tensor | None,
         inputs: bool,
         guard: OutputGuard | None = None,  # on the first layer's output
+        pieces: Tensor | None = None,  # of columns whose effect is a curve
     ) -> None:
+        self._pieces = pieces
         self._inputs = inputs
         self._guard, self._first = guard, torch.empty(0)
         self._activation = activation
-        self._slot_mask, self._output_mask = slot_mask, output_mask
+        self._slot_mask = wide_mask(slot_mask, pieces)
+        self._output_mask = output_mask
         self._alone = params[0].shape[0] == 1
         self._grads = [torch.empty_like(p.detach()) for p in params]
-        self._weights = self._views([w.detach() for w in params[::2]])
+        self._weights = self._views([w.detach().flatten(2) for w in params[::2]])
         self._biases = self._views([b.detach() for b in params[1::2]])
-        self._weight_grads = self._views(self._grads[::2])
+        self._weight_grads = self._views([g.flatten(2) for g in self._grads[::2]])
         self._bias_grads = self._views(self._grads[1::2])
         self._ins: list[Tensor] = []  # what went into every layer
         self._sums: list[Tensor] = []  # what went into every activation
@@ -146,6 +158,7 @@ class ChainRule:
         """Map (S, n, in) to (R, n, out)."""
         act = ACTIVATIONS[self._activation]
         layer_of = nn.functional.linear if self._alone else linear_layer
+        x = with_pieces(x, self._pieces)
         x = x.squeeze(0) if self._alone else x
         self._ins, self._sums = [], []
         for layer, (w, b) in enumerate(zip(self._weights, self._biases, strict=True)):
@@ -174,7 +187,7 @@ class ChainRule:
             g = own.squeeze(0) if self._alone else own
         self._keep(0, g)
         if self._slot_mask is not None:
-            self._grads[0].mul_(self._slot_mask.unsqueeze(1))
+            self._weight_grads[0].mul_(self._slot_mask.unsqueeze(1))
         if not self._inputs:
             return self._grads
         g = g @ masked(self._weights[0], self._slot_mask)

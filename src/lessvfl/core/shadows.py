@@ -14,7 +14,8 @@ from lessvfl.core import evidence
 from lessvfl.core.alike import Likeness
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.keeper import by_number, numbered
-from lessvfl.core.network import Network
+from lessvfl.core.network import MLP, Network
+from lessvfl.core.pieces import pieces_for_curves
 from lessvfl.core.plans import FitPlan, ShadowPlan, take
 from lessvfl.core.prox import per_replica
 from lessvfl.core.responses import Memory, latest, responses, standardised
@@ -122,17 +123,20 @@ class ShadowSelection:
         self.reports = [choice.report(owner) for choice in choices]
         return torch.stack([choice.kept for choice in choices])
 
-    def refit(self, net: Network, X: Tensor, seen: Seen, plan: ShadowPlan) -> None:
-        """Fit the network to what was remembered, on the features kept, alone.
+    def refit(self, net: Network, X: Tensor, seen: Seen, plan: ShadowPlan) -> Network:
+        """Return the network, fitted to what was remembered, on the features kept.
 
         Small input weights make the network linear at its start, where a square or a
         product has no gradient. So where features act together it is also fitted from
         input weights of full scale, at length, and that fit stays unless it predicts
         the rows held out worse by more than a standard error. Strong weight decay
         would undo it in training, and ends.
+
+        After the last look, columns whose effect is a curve get pieces to draw it of,
+        and keep them where rows held out are predicted better with them.
         """
         if not plan.refit_epochs or not X.shape[2]:
-            return
+            return net
         party, seeds = self.selector.party, self.selector.seeds
         fit = FitPlan(plan.refit_epochs)
         rows, h, *more = (part[:, -fit.most_rows :] for part in seen)
@@ -148,10 +152,21 @@ class ShadowSelection:
             error = gap.std(dim=1, correction=0) / math.sqrt(gap.shape[1])
             stays = acts.to(gap.device) & (gap.mean(dim=1) <= error)
             self.decays = not bool(stays.any())
-            with torch.no_grad():
-                both = zip(net.parameters(), redrawn.parameters(), strict=True)
-                for param, new in both:
-                    param.copy_(torch.where(per_replica(stays, param), new, param))
+            _replace_where(stays, net, redrawn)
+        if plan.again or not isinstance(net, MLP):
+            return net
+        pieces = pieces_for_curves(X, Z, own[1])
+        if pieces is None:
+            return net
+        drawn = net.curved(pieces)
+        fresh = drawn.redrawn(seeds, party)
+        loss = fit_held_out(drawn, X, Z, FitPlan(0), *own).mean(dim=1)
+        near = fit_held_out(drawn, X, Z, fit, *own).mean(dim=1)
+        far = fit_held_out(fresh, X, Z, fit.at_length(), *own).mean(dim=1)
+        is_curved = pieces.flatten(1).any(dim=1)
+        _replace_where(is_curved & (far < near), drawn, fresh)
+        helps = torch.minimum(near, far) < loss
+        return drawn if bool((is_curved & helps).any()) else net
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return tensors by name, and plain values."""
@@ -169,3 +184,10 @@ class ShadowSelection:
         self.memory.restore(by_number(tensors, "seen"))
         self.reports = list(values["selected"])
         self.decays = values["decays"]
+
+
+def _replace_where(stays: Tensor, net: Network, other: Network) -> None:
+    """Put the values of another network into the replicas of a mask (R,)."""
+    with torch.no_grad():
+        for param, new in zip(net.parameters(), other.parameters(), strict=True):
+            param.copy_(torch.where(per_replica(stays, param), new, param))

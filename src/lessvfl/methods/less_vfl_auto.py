@@ -264,6 +264,7 @@ METHOD = Method(
     Config,
     run,
     profiles=("default",),
-    # 2: a part of the way after the first pass; 3: narrow parties; 4: rounding by a key
-    behaviour=4,
+    # 2: a part of the way after the first pass; 3: narrow parties; 4: rounding by a
+    # key; 5: pieces for curves, squares of values cut at three deviations
+    behaviour=5,
 )

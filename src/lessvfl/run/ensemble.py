@@ -37,14 +37,23 @@ def merge_parties(seeds: Sequence[FittedParty]) -> FittedParty:
     widths = [column.width for column in columns.values()]
     *begins, n_inputs = itertools.accumulate([0, *widths])
     starts = dict(zip(columns, begins, strict=True))
+    pieces, shares = [], []
     for seed, own in zip(seeds, layers, strict=True):
         places = [
             starts[column.name] + place
             for column in seed.encoding.columns
             for place in range(column.width)
         ]
-        own[0] = (_spread(own[0][0], places, n_inputs), own[0][1])
+        weights, bias = own[0]
+        if weights.dim() == 2:  # else of every column its value, then its shares
+            weights = weights.unsqueeze(2)
+        own[0] = (_spread(weights[..., 0], places, n_inputs), bias)
+        shares.append(_spread(weights[..., 1:], places, n_inputs))
+        if isinstance(seed.net, MLP) and seed.net.pieces is not None:
+            pieces.append(_spread(seed.net.pieces, places, n_inputs))
     net = _side_by_side(layers, seeds[0].net)
+    if pieces:
+        net = _curved(net, torch.cat(pieces, dim=2), shares)
     kept = encoding.features
     constant = None
     if all(seed.constant is not None for seed in seeds):
@@ -172,8 +181,8 @@ def _columns(seeds: Sequence[FittedParty]) -> dict[str, EncodedColumn]:
 
 
 def _spread(weights: Tensor, places: Sequence[int], n_inputs: int) -> Tensor:
-    """Return weights of inputs at their places among more, zero elsewhere."""
-    wide = weights.new_zeros(len(weights), n_inputs)
+    """Return weights (out, in, ...) at their places among more, zero elsewhere."""
+    wide = weights.new_zeros(len(weights), n_inputs, *weights.shape[2:])
     wide[:, list(places)] = weights
     return wide
 
@@ -198,6 +207,18 @@ def _side_by_side(
         weights.append(whole.unsqueeze(0))
         biases.append(bias.unsqueeze(0))
     return MLP(weights, biases, like.activation)
+
+
+def _curved(net: MLP, pieces: Tensor, shares: Sequence[Tensor]) -> MLP:
+    """Return a network with the pieces of all seeds, each with weights of its own."""
+    net = net.curved(pieces)
+    row, place = 0, 1
+    with torch.no_grad():
+        for own in shares:  # (out, in, k)
+            n_out, _, k = own.shape
+            net.weights[0][0, row : row + n_out, :, place : place + k] = own
+            row, place = row + n_out, place + k
+    return net
 
 
 def _joined(

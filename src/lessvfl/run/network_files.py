@@ -46,6 +46,7 @@ class Shape:
     slots: tuple[bool, ...] | None  # kept slots and outputs of a module
     outputs: tuple[bool, ...] | None
     kind: str = "layers"  # or one of GROWN, whose weights say all
+    pieces: int = 0  # of every column, beside its value (``core/pieces.py``)
 
     @classmethod
     def of(
@@ -67,7 +68,8 @@ class Shape:
                 return cls(ends, "none", None, None, None, kind)
         if isinstance(net, MLP):
             widths = (net.weights[0].shape[2], *(w.shape[1] for w in net.weights))
-            return cls(widths, net.activation, None, None, None)
+            pieces = 0 if net.pieces is None else net.pieces.shape[2]
+            return cls(widths, net.activation, None, None, None, pieces=pieces)
         ends = (n_inputs, len(outputs))
         return cls(ends, "none", source, slots, outputs)
 
@@ -91,6 +93,9 @@ class Shape:
             for layer, (n_in, n_out) in enumerate(itertools.pairwise(self.widths)):
                 expected[f"layer{layer}.weight"] = (n_out, n_in)
                 expected[f"layer{layer}.bias"] = (n_out,)
+            if self.pieces:
+                expected["layer0.weight"] += (1 + self.pieces,)
+                expected["pieces"] = (self.widths[0], self.pieces, 2)
             if {name: tuple(own.shape) for name, own in state.items()} != expected:
                 raise ValueError("widths that are not those of the weights")
         elif self.slots is None or self.outputs is None:
@@ -107,7 +112,9 @@ class Shape:
         """
         cpu = torch.device("cpu")
         if self.factory is None:
-            return MLP.create(self.widths, self.activation, (0,), name, dtype, cpu)
+            net = MLP.create(self.widths, self.activation, (0,), name, dtype, cpu)
+            pieces = torch.zeros(1, self.widths[0], self.pieces, 2, dtype=dtype)
+            return net.curved(pieces) if self.pieces else net
         if given is None and self.factory == "given":
             raise ConfigError(
                 f"The network of {name} was given from Python: load must be given the "

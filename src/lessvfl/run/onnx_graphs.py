@@ -286,12 +286,29 @@ def _run_network(graph: GraphBuilder, net: Network, x: str, n_columns: int) -> s
     if net.is_linear:  # one product, in the order of sums that the network has
         whole = net.collapse()
         layers = [(whole[..., :-1], whole[..., -1])]
+    if net.pieces is not None:
+        x = _write_pieces(graph, net.pieces[0].cpu().numpy(), x)
     for layer, pair in enumerate(layers):
         if layer > 0:
             x = _activate(graph, net.activation, x, dtype)
-        w, b = (graph.constant(t.detach()[0].cpu().numpy()) for t in pair)
+        flat = (pair[0].detach()[0].flatten(1), pair[1].detach()[0])
+        w, b = (graph.constant(values.cpu().numpy()) for values in flat)
         x = graph.add("Gemm", x, w, b, transB=1)
     return x
+
+
+def _write_pieces(graph: GraphBuilder, pieces: NDArray[Any], x: str) -> str:
+    """Write `with_pieces` of ``core/pieces.py``, of pieces (in, k, 2)."""
+    start, steepness = np.moveaxis(pieces, 2, 0)
+    number = [graph.constant(np.array(value, pieces.dtype)) for value in (0, 1)]
+    x = graph.add("Unsqueeze", x, graph.constant(np.array([2])))
+    shares = graph.add("Sub", x, graph.constant(start))
+    shares = graph.add("Mul", shares, graph.constant(steepness))
+    shares = graph.add("Clip", shares, *number)
+    middle = (steepness > 0).astype(pieces.dtype) / 2
+    shares = graph.add("Sub", shares, graph.constant(middle))
+    both = graph.add("Concat", x, shares, axis=2)
+    return graph.add("Flatten", both, axis=1)
 
 
 def _activate(graph: GraphBuilder, name: str, x: str, dtype: np.dtype[Any]) -> str:

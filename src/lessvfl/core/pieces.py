@@ -1,0 +1,104 @@
+"""Columns whose effect is a curve, and the pieces of which a network can draw it.
+
+A column is encoded piecewise linearly, as by Gorishniy, Rubachev and Babenko (On
+Embeddings for Numerical Features, NeurIPS 2022): beside its value stand shares, each of
+which goes from 0 to 1 between two neighbouring quantiles. A party does so at home for
+the last fit of its network, and only for columns that need it, so that what is linear
+stays linear.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lessvfl.core.moments import ENOUGH_ROWS, chance, dimension
+
+MOST_PIECES = 16
+ROWS_PER_PIECE = 60
+LEVEL = 0.9999  # of chance, and how many times more than that makes a column curved:
+TELLING = 2.5  # of a rare class, responses to straight lines are bent a little, too
+DEPENDENT = 1e-3  # of the largest singular value, below which a direction is none
+
+
+def with_pieces(x: Tensor, pieces: Tensor | None) -> Tensor:
+    """Return columns (S, n, in), each with its shares beside it.
+
+    `pieces` (R, in, k, 2) are the start of every piece and one over its width, or 0 for
+    a piece that says nothing. Returns (R, n, in * (1 + k)).
+    """
+    if pieces is None:
+        return x
+    start, steepness = pieces.unsqueeze(1).unbind(dim=-1)  # (R, 1, in, k) each
+    x = x.unsqueeze(-1)
+    shares = ((x - start) * steepness).clamp(0, 1) - 0.5 * (steepness > 0)
+    return torch.cat([x.expand(len(shares), -1, -1, -1), shares], dim=-1).flatten(2)
+
+
+def pieces_for_curves(
+    X: Tensor, Z: Tensor, blocks: Tensor | None = None
+) -> Tensor | None:
+    """Return the pieces (R, in, k, 2) of columns X (S, n, in) that act by a curve on Z.
+
+    Z are the responses (R, n, E); of rows of one block (R, n) the first counts. None:
+    no column is curved, or rows are too few to tell.
+    """
+    tables = X.expand(len(Z), -1, -1)
+    found = []
+    for replica, table in enumerate(zip(tables, Z, strict=True)):
+        first = slice(None) if blocks is None else first_of_each(blocks[replica])
+        found.append(_of_table(*(part[first] for part in table)))
+    pieces = torch.stack(found)
+    return pieces if bool(pieces.any()) else None
+
+
+def first_of_each(blocks: Tensor) -> Tensor:
+    """Return the first row of every block of (n,), in order."""
+    numbers, place = torch.unique(blocks, return_inverse=True)
+    first = torch.full_like(numbers, len(blocks))
+    first.scatter_reduce_(0, place, torch.arange(len(blocks)).to(blocks), "amin")
+    return first.sort().values
+
+
+def _of_table(X: Tensor, Z: Tensor) -> Tensor:
+    """Return the pieces (in, k, 2) of columns (n, in), zeros where it is no curve.
+
+    A column is curved where its shares explain more of the responses, beside all
+    columns' straight lines, than chance would.
+    """
+    n_rows, n_columns = X.shape
+    found = X.new_zeros(n_columns, MOST_PIECES, 2)
+    k = min(MOST_PIECES, n_rows // ROWS_PER_PIECE)
+    if k < 2 or n_rows < ENOUGH_ROWS * (n_columns + k):
+        return found
+    lines, _ = torch.linalg.qr(torch.nn.functional.pad(X, (0, 1), value=1.0).double())
+    r = Z.double()
+    r = r - lines @ (lines.T @ r)
+    width = dimension(r)
+    noise = r.square().sum() / (len(r) - lines.shape[1]) / width
+    for column, x in enumerate(X.T):
+        own = _quantile_pieces(x, k)
+        some = own[:, 1] > 0
+        if int(some.sum()) < 2:  # two values make a line
+            continue
+        shares = with_pieces(x.view(1, -1, 1), own[some].view(1, 1, -1, 2))[0, :, 1:]
+        shares = shares.double() - lines @ (lines.T @ shares.double())
+        U, size, _ = torch.linalg.svd(shares, full_matrices=False)
+        U = U[:, size > DEPENDENT * len(r) ** 0.5]
+        explained = (U.T @ r).square().sum() / noise
+        if explained > TELLING * chance(torch.tensor(U.shape[1] * width), LEVEL):
+            found[column, :k] = own
+    return found
+
+
+def _quantile_pieces(x: Tensor, k: int) -> Tensor:
+    """Return pieces (k, 2) between quantiles of values (n,), or between all values."""
+    ends: Tensor = torch.unique(x)
+    if len(ends) > k + 1:
+        shares = torch.linspace(0, 1, k + 1).to(x)
+        often = torch.unique(torch.quantile(x, shares))
+        ends = often if len(often) > k // 2 else torch.quantile(ends, shares)
+    widths = ends.diff()
+    pieces = x.new_zeros(k, 2)
+    pieces[: len(widths), 0], pieces[: len(widths), 1] = ends[:-1], 1 / widths
+    return pieces
