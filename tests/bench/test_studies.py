@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lessvfl.run import profiles
 from lessvfl_bench.cli import STUDIES
+from lessvfl_bench.studies.joint import JointModel
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
@@ -88,3 +90,20 @@ def test_scripts_run(words, line):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert re.search(f"^{line}$", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_the_joint_model_of_amounts_in_a_file_stands_beside_boosting(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 4))
+    y = np.sin(3 * x[:, 0]) + x[:, 2] + 0.1 * rng.normal(size=300)
+    cells = np.column_stack([x, y]).astype(str)
+    lines = [",".join(row) for row in [["a", "b", "c", "d", "y"], *cells.tolist()]]
+    (tmp_path / "waves.csv").write_text("\n".join(lines))
+    (tmp_path / "waves_parties.yaml").write_text("one: [a, b]\nother: [c, d]\n")
+    study = JointModel(("waves.csv:y",), (), (0, 1), data_dir=tmp_path)
+    found = {case: study.measure(case) for case in study.cases()}
+    assert all(run["joint"]["leading"] > 0.5 for run in found.values())
+    assert all(run["HGB by party"]["leading"] > 0.5 for run in found.values())
+    table, balanced = "\n".join(study.lines(found)).split("Balanced accuracy:")
+    assert "| waves.csv:y | 240 |" in table
+    assert "waves" not in balanced

@@ -56,12 +56,12 @@ def load_file(
     """
     if not _is_npz(path):
         raw = read_table(path)
+        taken = {label_column(raw.names, label, path): "labels"}
         frame, y = _labelled(raw, label, path)
         raw = raw.select([name for name, _ in roles.each()])  # the rest is in memory
         release_unused()
         table = from_arrays(frame, y, name=path.stem, task=task)
-        table = replace(table, taken={label_column(raw.names, label, path): "labels"})
-        return with_roles(table, roles, raw.written)
+        return with_roles(replace(table, taken=taken), roles, raw.written)
     label = label or "y"
     arrays = read_npz(path, ["X", label])
     frame = _npz_frame(arrays)
