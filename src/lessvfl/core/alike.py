@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 # Rows of a stretch, how many stretches, and what is no chance, in standard deviations.
-STRETCHES = ((32, 64, 6.5), (128, 24, 7.5))
+STRETCHES = ((32, 64, 7.5), (128, 24, 7.0))
 LEAST = 0.04  # of all that could be alike, what is worth a change
 MOST_COLUMNS = 32  # that are looked at, evenly spread
 FEWEST_STRETCHES = 3
@@ -107,7 +107,7 @@ def near_copies(X: Tensor, Z: Tensor, blocks: Tensor | None = None) -> float | N
     x = torch.searchsorted(x.sort(dim=1).values, x).T / n - 0.5  # whatever their tails
     z = _beside(torch.cat([torch.ones_like(x[:, :1]), x], dim=1), z)
     rows = torch.linspace(0, n - 1, min(n, N_LOOKED)).long().to(X.device)
-    parts = [_nearest(x, part) for part in rows.split(100)]
+    parts = [_nearest(x, part) for part in torch.split(rows, 100)]
     far, near = (torch.cat(part) for part in zip(*parts, strict=True))
     to_nearest, middle, outer = (far[:, at] for at in (0, NEAREST - 1, FARTHER - 1))
     tiny = torch.finfo(far.dtype).tiny

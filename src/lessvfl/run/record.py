@@ -351,6 +351,8 @@ def alike_words(whose: str, selections: Iterable[Mapping[str, Any] | None]) -> s
     >>> how = {"alike": {"columns": 0.973, "responses": 0.25}}
     >>> alike_words("party 'a'", [how, {}, None])[:68]
     "Rows next to each other in the file of party 'a' are alike (lag-one "
+    >>> alike_words("party 'a'", [{"near_copies": 0.314}])[:62]
+    "31% of the rows in the file of party 'a' have a near copy that"
     """
     known = [how for how in selections if how]
     found = [how["alike"] for how in known if how.get("alike")]

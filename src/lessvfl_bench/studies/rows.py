@@ -264,4 +264,5 @@ _SORTED = (
 def _ranked(values: NDArray[Any], n: int) -> NDArray[Any]:
     """Return in which of n parts of equal size values are."""
     edges = np.quantile(values, np.linspace(0, 1, n + 1)[1:-1])
-    return np.digitize(values, edges)
+    parts: NDArray[Any] = np.digitize(values, edges)
+    return parts
