@@ -113,14 +113,14 @@ def persons(share, n_rows=5, seed=0, by_labels=True):
 @pytest.mark.parametrize("share", [0.9, 0.98])
 def test_persons_anywhere_in_a_file_have_near_copies(share):
     X, Z, person = persons(share)
-    assert near_copies(X, Z) > 0.3
+    assert (near_copies(X, Z) or 0) > 0.3
     assert near_copies(X, Z, person) is None  # they are known
 
 
 def test_columns_of_few_values_tell_no_near_copies():
     X, Z, _ = persons(0.98)
     X[:, ::2] = X[:, ::2].sign()
-    assert near_copies(X, Z) > 0.3
+    assert (near_copies(X, Z) or 0) > 0.3
     assert near_copies(X.sign(), Z) is None
 
 
@@ -181,7 +181,7 @@ def test_rows_that_are_known_to_belong_together_tell_of_nothing_more():
 
 def test_a_pass_looks_for_near_copies_once_the_order_says_nothing():
     X, Z, person = persons(0.98)
-    assert a_pass(X, Z, torch.arange(N)).near_copies > 0.9
+    assert (a_pass(X, Z, torch.arange(N)).near_copies or 0) > 0.9
     order = person.argsort()
     assert a_pass(X[order], Z[order], torch.arange(N)).near_copies is None
     assert a_pass(X, Z, None).near_copies is None  # nobody looks
