@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lessvfl.core import moments
-from lessvfl.core.alike import as_they_come, likeness
+from lessvfl.core.alike import as_they_come, likeness, near_copies
 from lessvfl.core.evidence import SelectionPass, Subject
 from lessvfl.core.moments import Moments
 from lessvfl.core.plans import ShadowPlan, stream
@@ -100,6 +100,54 @@ def test_shadows_of_rows_in_time_say_as_much_as_other_rows_in_time_do():
     assert float(wanted / mixed) > 10
 
 
+def persons(share, n_rows=5, seed=0, by_labels=True):
+    """Return rows of persons in random order; `share` of the variance is theirs."""
+    order = torch.randperm(N, generator=stream(seed + 9))
+    person = torch.arange(N)[order] // n_rows
+    X = share**0.5 * noise(N, D, seed=seed + 1)[person]
+    X += (1 - share) ** 0.5 * noise(N, D, seed=seed + 2)
+    Z = noise(N, 1, seed=seed + 3)
+    return X, Z + 1.5 * noise(N, 1, seed=seed + 4)[person] * by_labels, person
+
+
+@pytest.mark.parametrize("share", [0.9, 0.98])
+def test_persons_anywhere_in_a_file_have_near_copies(share):
+    X, Z, person = persons(share)
+    assert (near_copies(X, Z) or 0) > 0.3
+    assert near_copies(X, Z, person) is None  # they are known
+
+
+def test_columns_of_few_values_tell_no_near_copies():
+    X, Z, _ = persons(0.98)
+    X[:, ::2] = X[:, ::2].sign()
+    assert (near_copies(X, Z) or 0) > 0.3
+    assert near_copies(X.sign(), Z) is None
+
+
+def test_near_copies_that_the_labels_do_not_treat_alike_do_no_harm():
+    assert near_copies(*persons(0.98, by_labels=False)[:2]) is None
+
+
+HONEST = {
+    "noise": lambda X: X,
+    "one factor": lambda X: X[:, :1] * X[0] + 0.01 * X,
+    "heavy tails": lambda X: (3 * X).exp(),
+    "rounded": lambda X: X.round(decimals=1),
+    "clusters": lambda X: 9 * X[torch.arange(len(X)) % 7] + X,
+    "derived": lambda X: torch.cat([X[:, :3], X[:, :3] ** 2, X[:, :1] * X[:, :3]], 1),
+    "exact copies": lambda X: X[torch.arange(len(X)) // 3],
+    "few columns": lambda X: X[:, :2],
+    "few rows": lambda X: X[:150],
+}
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_honest_rows_have_no_near_copies(kind):
+    X = HONEST[kind](noise(N, D))
+    Z = X[:, :1].abs() + X[:, 1:2] + 0.1 * noise(len(X), 1, seed=1)
+    assert near_copies(X, Z) is None
+
+
 def a_pass(X, Z, places, blocks=None):
     nothing = torch.zeros(X.shape[1], dtype=torch.bool)
     rows, group = torch.arange(len(X)), torch.arange(X.shape[1])
@@ -129,6 +177,14 @@ def test_rows_that_are_known_to_belong_together_tell_of_nothing_more():
     Z = noise(N // 5, 1, seed=3)[person] + noise(N, 1, seed=4)
     assert a_pass(X, Z, torch.arange(N)).alike is not None
     assert a_pass(X, Z, torch.arange(N), 999 - person).alike is None
+
+
+def test_a_pass_looks_for_near_copies_once_the_order_says_nothing():
+    X, Z, person = persons(0.98)
+    assert (a_pass(X, Z, torch.arange(N)).near_copies or 0) > 0.9
+    order = person.argsort()
+    assert a_pass(X[order], Z[order], torch.arange(N)).near_copies is None
+    assert a_pass(X, Z, None).near_copies is None  # nobody looks
 
 
 def test_neighbours_of_known_blocks_may_be_alike():

@@ -9,6 +9,11 @@ A file that is sorted, by a column or by the label, is no such case: two rows ar
 there only as far as the sorted value says. So what the responses say of the columns is
 taken out, and what a column says by which rows are sorted; and rows are compared within
 short stretches of the file, each without its trend, with these rows in other orders.
+
+Rows of a person may also be anywhere in a file, nearly copies of each other. Among rows
+that have nothing to do with each other the number within a distance grows as a power
+of it, which the farther of the nearest rows tell. A row that is nearer than that allows
+is a near copy; it does harm where the labels are alike, too.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import torch
 from torch import Tensor
 
 # Rows of a stretch, how many stretches, and what is no chance, in standard deviations.
-STRETCHES = ((32, 64, 5.0), (128, 24, 7.0))
+STRETCHES = ((32, 64, 7.5), (128, 24, 7.0))
 LEAST = 0.04  # of all that could be alike, what is worth a change
 MOST_COLUMNS = 32  # that are looked at, evenly spread
 FEWEST_STRETCHES = 3
@@ -30,6 +35,16 @@ MOST_SAID = 3.0  # by one stretch, in standard deviations: a step says no more
 SORTED = 0.9  # share of the steps of a column that go one way
 FARTHEST = 3.0  # standard deviations, so that few values do not say it all
 RIDGE = 1e-6
+
+N_LOOKED = 500  # rows whose nearest are looked for
+MOST_ROWS = 32_768  # among which, evenly spread
+FEWEST_ROWS = 200
+NEAREST, FARTHER = 20, 40  # of the nearest rows, those that tell how many are near
+REPEATED = 0.02  # of the rows have one value: such a column tells no near copies
+FEWEST_COLUMNS = 3
+NO_CHANCE = 1e-3  # of a row whose nearest is so near
+MANY_COPIES = 0.05  # of the rows
+ALIKE_LABELS = 3.0  # responses of near copies, in standard errors
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,58 @@ def likeness(X: Tensor, Z: Tensor) -> Likeness | None:
         if beyond > limit and share > LEAST:
             return said
     return None
+
+
+def near_copies(X: Tensor, Z: Tensor, blocks: Tensor | None = None) -> float | None:
+    """Return the share of rows that have a near copy with like responses.
+
+    None where these are few, or too few rows or columns to tell. Copies to the last
+    bit, and rows that are known to belong together, do not count.
+    """
+    if blocks is not None:
+        first = as_they_come(blocks)[1]
+        X, Z = X[first], Z[first]
+    n = min(len(X), MOST_ROWS)
+    if n < FEWEST_ROWS:
+        return None
+    all_rows = torch.linspace(0, len(X) - 1, n).long().to(X.device)
+    X, Z = X[all_rows], Z[all_rows]
+    some = torch.linspace(0, n - 1, min(n, 4 * N_LOOKED)).long().to(X.device)
+    values, apart = X[some].sort(dim=0).values, int(REPEATED * len(some))
+    (usable,) = (values[apart:] != values[:-apart]).all(dim=0).nonzero(as_tuple=True)
+    if len(usable) < FEWEST_COLUMNS:
+        return None
+    spread = torch.linspace(0, len(usable) - 1, min(len(usable), MOST_COLUMNS)).long()
+    x, z = X[:, usable[spread.to(X.device)]].T.contiguous(), _standard(Z)
+    x = torch.searchsorted(x.sort(dim=1).values, x).T / n - 0.5  # whatever their tails
+    z = _beside(torch.cat([torch.ones_like(x[:, :1]), x], dim=1), z)
+    rows = torch.linspace(0, n - 1, min(n, N_LOOKED)).long().to(X.device)
+    parts = [_nearest(x, part) for part in torch.split(rows, 100)]
+    far, near = (torch.cat(part) for part in zip(*parts, strict=True))
+    to_nearest, middle, outer = (far[:, at] for at in (0, NEAREST - 1, FARTHER - 1))
+    tiny = torch.finfo(far.dtype).tiny
+    growth = (outer / middle.clamp_min(tiny)).log().clamp_min(RIDGE)
+    power = sum(1 / k for k in range(NEAREST, FARTHER)) / growth
+    power = torch.minimum(power, power.median())
+    closer = (to_nearest / middle.clamp_min(tiny)) ** power
+    is_copy = (1 - (1 - closer) ** (NEAREST - 1) < NO_CHANCE) & (to_nearest > 0)
+    share = float(is_copy.double().mean())
+    if share < MANY_COPIES:
+        return None
+    here, near = z[rows[is_copy]].unsqueeze(1), near[is_copy]
+    like = (here * z[near]).sum(dim=2).double()
+    excess = like[:, 0] - like[:, NEAREST:].mean(dim=1)
+    error = excess.std() / math.sqrt(len(excess))
+    return share if float(excess.mean()) > ALIKE_LABELS * float(error) else None
+
+
+def _nearest(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how far the nearest of all rows are from some, and which these are."""
+    exact = "donot_use_mm_for_euclid_dist"  # copies are at distance 0
+    far = torch.cdist(x[rows], x, compute_mode=exact)
+    far[torch.arange(len(rows)).to(rows), rows] = math.inf
+    far, near = far.topk(FARTHER, largest=False)
+    return far.double(), near
 
 
 def as_they_come(blocks: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core import curves, moments
-from lessvfl.core.alike import Likeness, as_they_come, likeness
+from lessvfl.core.alike import Likeness, as_they_come, likeness, near_copies
 from lessvfl.core.finite import finite
 from lessvfl.core.group_path import group_path
 from lessvfl.core.moments import ENOUGH_ROWS, RIDGE, Moments, Rule
@@ -146,6 +146,8 @@ class SelectionPass:
     ) -> None:
         at, self.alike = at.likeness()
         in_file = self.alike is not None
+        looks = at.places is not None and not in_file
+        self.near_copies = near_copies(at.X, at.Z, at.blocks) if looks else None
         self.seen = Moments.of(at.X, at.Z, at.group, at.blocks, in_file)
         self.columns = at.X, at.group  # as they are scaled
         self.rows = at.rows

@@ -108,7 +108,8 @@ class ShadowSelection:
 
         The second time by the clearer of what was seen before and what was seen since.
         """
-        choices, over = [], self.selector.over
+        owner, over = self.selector.features.feature_groups, self.selector.over
+        kept, reports = [], []
         for r in range(len(self.selector.seeds)):
             told = self.reports[r]["alike"] if self.before else None
             now = over(X, seen, r, plan, None if told is None else Likeness(**told))
@@ -117,11 +118,12 @@ class ShadowSelection:
                 choice = evidence.choose_again(before, now)
             else:
                 choice = now.choose()
-            choices.append(choice)
-        self.before = seen if plan.again else []
-        owner = self.selector.features.feature_groups
-        self.reports = [choice.report(owner) for choice in choices]
-        return torch.stack([choice.kept for choice in choices])
+            near = self.reports[r].get("near_copies") if self.before else None
+            report = choice.report(owner) | {"near_copies": now.near_copies or near}
+            kept.append(choice.kept)
+            reports.append(report)
+        self.before, self.reports = seen if plan.again else [], reports
+        return torch.stack(kept)
 
     def refit(self, net: Network, X: Tensor, seen: Seen, plan: ShadowPlan) -> Network:
         """Return the network, fitted to what was remembered, on the features kept.

@@ -91,11 +91,11 @@ def record(
 
 
 def warn_of_alike(runs: Sequence[Mapping[str, Any]]) -> None:
-    """Warn of parties in whose files rows next to each other are alike."""
+    """Warn of parties in whose files rows are alike."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         for party, how in (run["selection"] or {}).items():
-            if how and how.get("alike"):
+            if how and (how.get("alike") or how.get("near_copies")):
                 found.setdefault(party, []).append(how)
     if found:
         warn(alike_words(listed([*found]), itertools.chain(*found.values())))

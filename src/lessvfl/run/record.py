@@ -352,22 +352,33 @@ def read_journal(folder: Path) -> dict[str, Any]:
 
 
 def alike_words(whose: str, selections: Iterable[Mapping[str, Any] | None]) -> str:
-    """Say that rows next to each other in a file are alike; nothing where none are.
+    """Say that rows in a file are alike, neighbours or others; nothing where none are.
 
     >>> how = {"alike": {"columns": 0.973, "responses": 0.25}}
     >>> alike_words("party 'a'", [how, {}, None])[:68]
     "Rows next to each other in the file of party 'a' are alike (lag-one "
+    >>> alike_words("party 'a'", [{"near_copies": 0.314}])[:62]
+    "31% of the rows in the file of party 'a' have a near copy that"
     """
-    found = [how["alike"] for how in selections if how and how.get("alike")]
-    if not found:
-        return ""
-    columns, labels = (
-        statistics.fmean(one[name] for one in found)
-        for name in ("columns", "responses")
-    )
-    return (
-        f"Rows next to each other in the file of {whose} are alike (lag-one "
-        f"correlation {columns:.2f} of columns, {labels:.2f} of what the labels ask "
-        "for). Scrambled copies keep neighbours together; better name the person or "
-        "the time by 'group_column'."
-    )
+    known = [how for how in selections if how]
+    found = [how["alike"] for how in known if how.get("alike")]
+    near = [how["near_copies"] for how in known if how.get("near_copies")]
+    words = []
+    if found:
+        columns, labels = (
+            statistics.fmean(one[name] for one in found)
+            for name in ("columns", "responses")
+        )
+        words.append(
+            f"Rows next to each other in the file of {whose} are alike (lag-one "
+            f"correlation {columns:.2f} of columns, {labels:.2f} of what the labels "
+            "ask for). Scrambled copies keep neighbours together; better name the "
+            "person or the time by 'group_column'."
+        )
+    if near:
+        words.append(
+            f"{statistics.fmean(near):.0%} of the rows in the file of {whose} have a "
+            "near copy that the labels treat alike. More useless features are kept "
+            "then than is said; name the person by 'group_column'."
+        )
+    return " ".join(words)
