@@ -94,6 +94,17 @@ def test_predictions_and_labels_are_joined_by_their_ids(run_cli, folder, tmp_pat
     assert "as the run had" in found["warnings"][0]  # they are its own
 
 
+def test_classes_that_are_numbers_are_joined(run_cli, folder, tmp_path):
+    """Counts of them were NumPy's, which no record and no JSON has."""
+    path = folder / "server" / "predictions.csv"
+    table = pd.read_csv(path)
+    table["prediction"] = table["prediction"].map({"ill": 1.0, "well": 0.0})
+    table.to_csv(path, index=False)
+    found = evaluate(run_cli, folder, "--out", tmp_path / "to")
+    assert found["joined"]["without_label"] == 0
+    assert (tmp_path / "to" / "evaluation.html").is_file()
+
+
 @pytest.mark.parametrize("kind", ["isotonic", "platt"])
 def test_later_predictions_apply_what_was_kept(run_cli, folder, caplog, kind):
     """In a batch and by the service; the file tells what the network itself says."""

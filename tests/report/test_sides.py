@@ -177,6 +177,7 @@ def test_a_servers_own_columns_have_one_verdict(tmp_path, whole):
     ]
     assert found[0] == found[1]
     assert set(found[0].values()) == {"needed", "not needed", "undecided"}
+    assert "not revealed" not in (tmp_path / "features.csv").read_text()
     gone = [
         one
         for one in verdicts(RunRecord.read(tmp_path))

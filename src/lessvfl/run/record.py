@@ -278,7 +278,7 @@ class RunRecord:
             if record.side == "server" and (path.parent / OWN / FILE_NAME).is_file():
                 own = cls.read(path.parent / OWN)
                 if own.header["run"] == record.header["run"]:
-                    record.consensus |= own.consensus  # the verdicts are its party's
+                    record._take_up(own)
             return record
         except RecordError:
             raise
@@ -291,6 +291,14 @@ class RunRecord:
                 "object, a header first, runs with their points, and an end last. "
                 f"Got {type(problem).__name__}: {problem}."
             ) from None
+
+    def _take_up(self, own: RunRecord) -> None:
+        """Add what the party of a server's own columns knows: verdicts and evidence."""
+        self.consensus |= own.consensus
+        evidence = {run["seed"]: run.get("selection") for run in own.runs}
+        for run in self.runs:
+            both = (run.get("selection") or {}) | (evidence.get(run["seed"]) or {})
+            run["selection"] = both
 
     @classmethod
     def _parse(cls, lines: list[dict[str, Any]]) -> RunRecord:

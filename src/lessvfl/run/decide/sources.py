@@ -167,7 +167,7 @@ def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
 
 
 def _is_there(cell: Any) -> bool:
-    return not is_missing(cell) and cell != ""
+    return not is_missing(cell) and bool(cell != "")  # of NumPy, which JSON has not
 
 
 def _join_notes(joined: dict[str, Any]) -> list[str]:
