@@ -17,7 +17,7 @@ from lessvfl.core.losses import proxy_loss, risk
 from lessvfl.core.network import MLP
 from lessvfl.core.passes import gradients
 from lessvfl.core.plans import SelectPlan
-from lessvfl.errors import RecordError
+from lessvfl.errors import ConfigError, RecordError
 from lessvfl.terms import Stage
 from lessvfl_bench.pages.theory import build_theory
 from lessvfl_bench.theory import problem, rates, run, solve
@@ -438,8 +438,8 @@ def test_resume_reads_what_was_kept(
     asked = forbid(monkeypatch)
     assert run.run(programme, folder, resume=True) == results
     assert asked == []
-    with pytest.raises(KeyboardInterrupt):
-        run.run(programme, folder)  # without it everything runs again
+    with pytest.raises(ConfigError, match=r"--resume must be given\. Got 2 records"):
+        run.run(programme, folder)
 
 
 def test_records_of_another_programme_are_not_used(

@@ -106,7 +106,7 @@ def test_an_error_before_the_first_seed_leaves_the_run_before(
     assert run_cli(*run_of(table, out)).code == 0
     monkeypatch.setattr(simulate._Batch, "_collect", breaks)
     with pytest.raises(ZeroDivisionError):
-        run_cli(*run_of(table, out))
+        run_cli(*run_of(table, out, "--overwrite"))
     assert RunRecord.read(out).status == "complete"
     load(out)
 

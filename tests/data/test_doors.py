@@ -13,9 +13,9 @@ import polars as pl
 import pyarrow
 import pytest
 from pyarrow import feather, parquet
+from tests.data import rules
 
 from lessvfl import data
-from lessvfl.data import rules
 
 N = 60
 ROWS = range(N)

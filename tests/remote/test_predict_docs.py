@@ -171,8 +171,10 @@ def test_the_page_works_command_by_command(machine):
     batch = [machine.start(code) for _, code in blocks("A batch")]
     said, *_ = [machine.end(side) for side in batch]
     assert "100 predictions: predicted.csv" in said
-    predicted = pd.read_csv(machine.folder / "kit/server/predicted.csv")
-    later = pd.read_csv(machine.folder / "kit/server/later.csv")
+    predicted = pd.read_csv(
+        machine.folder / "kit/server/predicted.csv", dtype={"patient": str}
+    )
+    later = pd.read_csv(machine.folder / "kit/server/later.csv", dtype={"patient": str})
     assert list(predicted["patient"]) == list(later["patient"])
     probability = ["probability_benign", "probability_malignant"]
     assert [*predicted] == ["patient", "prediction", *probability, "partial", "model"]
@@ -184,7 +186,7 @@ def test_the_page_works_command_by_command(machine):
     machine.wait_for(lambda: machine.health() == 200)
     answers = follow(machine, calls)
     first = json.loads(answers[1])["predictions"]
-    assert [one["id"] for one in first] == ["p469", "p470"]
+    assert [one["id"] for one in first] == ["00469", "00470"]
     for one, row in zip(first, predicted.to_dict("records"), strict=False):
         assert one["prediction"] == row["prediction"]
         close = pytest.approx(row["probability_benign"], abs=1e-5)  # another batch
@@ -204,7 +206,7 @@ def test_the_page_works_command_by_command(machine):
     errors(machine, token, admin.read_text())
     os.killpg(insurer.pid, signal.SIGKILL)
     machine.wait_for(lambda: machine.health() == 503)
-    assert ask(machine, token.read_text(), ["p469"]) in shown_errors()
+    assert ask(machine, token.read_text(), ["00469"]) in shown_errors()
     os.killpg(server.pid, signal.SIGINT)
     machine.end(server)
     machine.end(clinic)
@@ -254,14 +256,17 @@ def ask(
 def errors(machine: Machine, file: Path, admin: str) -> None:
     """See every error of the page that needs no further side."""
     token = file.read_text()
-    too_many = [f"p{row}" for row in range(MOST_ROWS + 1)]
-    asked: list[Any] = [too_many, ["p469", "p469"], [469], ["p469", "p1"]]
+    too_many = [f"{row:05}" for row in range(MOST_ROWS + 1)]
+    asked: list[Any] = [too_many, ["00469", "00469"], [469], ["00469", "00001"]]
     found = {ask(machine, token, ids) for ids in asked}
-    found |= {ask(machine, token, "{"), ask(machine, "wrong", ["p469"])}
-    found |= {ask(machine, admin, ["p469", "p1"]), ask(machine, token, [], "/align")}
+    found |= {ask(machine, token, "{"), ask(machine, "wrong", ["00469"])}
+    found |= {
+        ask(machine, admin, ["00469", "00001"]),
+        ask(machine, token, [], "/align"),
+    }
     over = f"{token[:-10]}2020-01-01"
     file.write_text(over)
-    found.add(ask(machine, over, ["p469"]))
+    found.add(ask(machine, over, ["00469"]))
     file.write_text(token)
     others = {
         (code, said)
