@@ -24,6 +24,7 @@ from pyarrow import csv
 N_ACTING = 7
 HERE = Path(__file__).parents[1]
 READ = "import sys, lessvfl.data as d; d.load(sys.argv[1], label='label')"
+COMMAND = "from lessvfl.cli import main; main()"
 
 
 def main() -> None:
@@ -43,7 +44,7 @@ def main() -> None:
         for name, place in versions.items():
             timed(f"{name}: read", place, ["-c", READ, str(file)])
             words = ["run", str(file), "--label", "label", "--json", "--quiet"]
-            out = timed(f"{name}: run", place, ["-m", "lessvfl", *words])
+            out = timed(f"{name}: run", place, ["-c", COMMAND, *words])
             (run,) = json.loads(out)["runs"]
             kept = [one for p in run["features"].values() for one in p["kept"]]
             acting = sum(int(one[1:]) < N_ACTING for one in kept)
@@ -77,7 +78,10 @@ def timed(what: str, place: Path, words: list[str]) -> bytes:
         raise SystemExit(f"{what} failed")
     seconds, core = time.perf_counter() - start, used.ru_utime + used.ru_stime
     memory = used.ru_maxrss / 2**20
-    print(f"{what:<20}{seconds:6.1f} s, {core:.1f} s of a core, {memory:.2f} GiB")
+    print(
+        f"{what:<20}{seconds:6.1f} s, {core:.1f} s of a core, {memory:.2f} GiB",
+        flush=True,
+    )
     return out
 
 

@@ -357,6 +357,21 @@ def test_the_clearer_of_two_looks_is_taken():
     assert nothing.clarity < 1.5
 
 
+@pytest.mark.parametrize("many", [300, 301])
+def test_the_second_look_counts_where_it_saw_many_rows_anew(many, monkeypatch):
+    """Though the first is clearer: slow weights of useless columns look like much."""
+    X, Z = problem()
+    first = a_pass(X[:100], Z[:100], rows=torch.arange(100))
+    second = a_pass(X, Z, rows=torch.arange(400))
+    clearer = property(lambda self: self is first)
+    monkeypatch.setattr(SelectionPass, "clarity", clearer)
+    monkeypatch.setattr(evidence, "MANY_FRESH", many)
+    found = evidence.choose_again(first, second)
+    taken = second if many == 300 else first
+    fresh = torch.arange(400) >= 100 if many == 300 else first.half()
+    assert torch.equal(found.scores, taken.choose(fresh).scores)
+
+
 @pytest.mark.parametrize(
     ("first", "is_fresh"),
     [(slice(0, 150), True), (slice(0, 390), False), (slice(0, 20), False)],

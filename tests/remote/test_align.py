@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lessvfl.data import id_kinds
 from lessvfl.errors import (
     AlignmentError,
     ConfigError,
@@ -444,7 +445,7 @@ class Liar:
 
     def __init__(self, points: list[bytes]) -> None:
         self.points = sorted(points)
-        parts = (bytes([ids.KINDS.index("texts")]), messages.block(self.points))
+        parts = (bytes([id_kinds.KINDS.index("texts")]), messages.block(self.points))
         self.hello = messages.seal(messages.HELLO, "psi", bytes(16), *parts)
 
     def echo(self, firsts: Sequence[bytes], seconds: Sequence[bytes]) -> bytes:

@@ -473,6 +473,14 @@ def test_the_command_predicts_todays_rows_of_the_servers_columns(
     told = run_cli("predict", "server", "--config", path, "--insecure", *files)
     assert told.code == 0, told.err
     assert "5 predictions" in told.out
+    # The table that it was trained on has none of new rows.
+    later = alone / "later.csv"
+    later.write_text("\n".join([lines[0].split(",")[0], "new-1", "new-2"]))
+    told = run_cli(
+        *("predict", "server", "--config", path, "--insecure", "--rows", later)
+    )
+    assert told.code == 2
+    assert "Got none; name today's table by '--data'" in told.err
     # Without columns there is no table to name.
     values = yaml.safe_load(path.read_text()) | {"columns": None}
     path.write_text(yaml.safe_dump(values))

@@ -179,6 +179,20 @@ def test_rows_that_a_cut_off_was_chosen_on_are_known_again(run_cli, folder):
     assert "Got this: 3 bytes of rows" in run_cli(*command).err
 
 
+def test_ids_that_lost_their_zeros_are_not_left_out(run_cli, folder):
+    for name, column, width in (
+        ("labels.csv", "id", 1),
+        ("server/predictions.csv", "id", 3),
+    ):
+        table = pd.read_csv(folder / name, dtype=str)
+        table[column] = [f"{i:0{width}}" for i in range(95, 95 + len(table))]
+        table.to_csv(folder / name, index=False)
+    result = run_cli("evaluate", folder / "server", folder / "labels.csv")
+    assert result.code == 2
+    assert "Got 5 ids with other zeros before" in result.err
+    assert "write its ids out again as texts." in result.err
+
+
 def test_rows_that_cannot_be_joined_are_counted(run_cli, folder):
     at, away = common(), len(IDS) - len(common())
     path = folder / "server" / "predictions.csv"

@@ -499,6 +499,20 @@ def test_the_whole_bill_has_every_part_and_its_share_of_payload(whole):
     assert "Whole bill" in report.page(record)
 
 
+def test_a_bill_without_the_bytes_of_a_killed_server_says_so(whole):
+    record = server_record(whole)
+    for run in record.runs:
+        frames = {"train": {"up": 300, "down": 500}}
+        paid = {"train": {"up": 500, "down": 500}}
+        run["communication"] |= {"by_stage": paid, "frames": frames, "socket": frames}
+    assert bill.words(record) == (
+        "At the socket, both ways: 800 bytes (training 800 bytes); only what passed "
+        "since the server was started again"
+    )
+    assert {row["socket / payload"] for row in bill.rows(record)} == {""}
+    assert "since the server was started again" in report.page(record)
+
+
 def test_a_resumed_run_that_trained_no_more_has_a_whole_bill(whole):
     record = server_record(whole)
     for run in record.runs:

@@ -161,7 +161,9 @@ def lines(findings: Iterable[Finding]) -> list[str]:
     for finding in findings:
         name, party = finding.column, finding.party
         where = "The file" if name is None else f"Column '{_short(name)}'"
-        whose = "" if party is None else f" of {party}"
+        if name == "":
+            where = "The column without a name"
+        whose = f" of {party}" if party else ""
         said.append(f"{where}{whose}: {finding.what}; {finding.done}")
     return [words.printable(line) for line in said]
 

@@ -17,6 +17,8 @@ from lessvfl.cli.remote import ConfigFile, Insecure, LogJson, WarningsAlone
 from lessvfl.terms import listed, plural
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from lessvfl.remote.config import ServerConfig
     from lessvfl.remote.predict import PredictingParty, Predictor
     from lessvfl.web.tokens import Tokens
@@ -108,7 +110,7 @@ def server(
         if http is not None:  # before anybody is asked for anything
             listener = stack.enter_context(address.listen(http, "the service"))
         remote.use_machine(own)
-        local = _own_party(own, table)
+        local = _own_party(own, table, known)
         if local is not None:
             stack.callback(local.close)
         with remote.listening(own, credentials) as hub:
@@ -131,15 +133,25 @@ def server(
                 _serve(predictor, listener, keys, lambda: read_ids()[0])
 
 
-def _own_party(own: ServerConfig, table: Path | None) -> PredictingParty | None:
-    """Return the party of the server's own columns, if it has any."""
-    from lessvfl.errors import ConfigError
+def _own_party(
+    own: ServerConfig, table: Path | None, ids: NDArray[Any]
+) -> PredictingParty | None:
+    """Return the party of the server's own columns, if it has any, of some ids."""
+    from lessvfl.errors import ConfigError, DataError
     from lessvfl.remote.own_columns import party_config
     from lessvfl.remote.predict import PredictingParty
 
     if own.columns is not None:
         config = party_config(own, own.columns)
-        return PredictingParty.load(own.columns.name, config, table)
+        party = PredictingParty.load(own.columns.name, config, table)
+        if not party.holds_any(ids):
+            party.close()
+            raise DataError(
+                f"The table of the server's own columns, '{table or own.data}', must "
+                "hold ids of '--rows'. Got none; name today's table by '--data', which "
+                "may be the file of '--rows'."
+            )
+        return party
     if table is not None:
         raise ConfigError(
             "The option '--data' goes with 'columns' in the server's config. Got it "

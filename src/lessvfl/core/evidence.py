@@ -44,6 +44,7 @@ EULER = 0.5772
 HOPELESS = 0.5  # an estimated share of useless features from which a path ends,
 MANY = 20  # where it keeps more features than that
 PAIR_COPIES = 2  # orders of the rows in which pairs are looked at for chance
+MANY_FRESH = 30_000  # rows, none of which training can have learnt by heart
 
 
 def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
@@ -437,10 +438,12 @@ def choose_again(first: SelectionPass, second: SelectionPass) -> Choice:
 
     After training the other parties explain most of the labels, and little things show;
     where rows are few, training has learnt them by heart, and the first pass sees more.
-    The second compares on rows that the first has not seen, if there are enough.
+    The second compares on rows that the first has not seen, if there are enough. Of
+    very many such rows nothing was learnt by heart, and the second counts: to the first
+    the slow weights of useless columns look like something that the labels ask for.
     """
-    if first.clarity > second.clarity:
-        return first.choose(first.half())
     fresh = second.unseen(first)
+    if first.clarity > second.clarity and int(fresh.sum()) < MANY_FRESH:
+        return first.choose(first.half())
     enough = len(fresh) <= 4 * int(fresh.sum()) <= 3 * len(fresh)
     return second.choose(fresh if enough else second.half())

@@ -107,7 +107,10 @@ def giveaways(dataset: Dataset, held: Mapping[str, Sequence[str]]) -> list[Findi
 
 def _owned(findings: Sequence[Finding], owner: Mapping[str, str]) -> list[Finding]:
     """Return findings with the party that holds the column."""
-    return [replace(f, party=owner.get(f.column or "")) for f in findings]
+    return [
+        replace(f, party=None if f.column is None else owner.get(f.column))
+        for f in findings
+    ]
 
 
 def check_table(

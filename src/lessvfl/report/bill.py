@@ -19,10 +19,12 @@ PARTS = {  # as a reader calls it: its stages, and what is none
     "signs of life": ("alive",),
     "joining and marks": ("around",),
 }
+Sums = dict[str, tuple[float, float, float]]  # by part
+PARTIAL = "only what passed since the server was started again"
 MEASURES = ("by_stage", "frames", "socket")
 
 
-def sums(record: RunRecord) -> dict[str, tuple[float, float, float]]:
+def sums(record: RunRecord) -> Sums:
     """Return by part the bytes of payload, of frames and at the socket.
 
     Both directions, all parties, means over seeds; nothing where no socket is known.
@@ -50,6 +52,7 @@ def sums(record: RunRecord) -> dict[str, tuple[float, float, float]]:
 def rows(record: RunRecord) -> list[dict[str, str]]:
     """Return a row for each part that a run has, and one for all."""
     found = sums(record)
+    partial = is_partial(found)
     if found:
         payload, frames, socket = zip(*found.values(), strict=True)
         found["all"] = (sum(payload), sum(frames), sum(socket))
@@ -59,10 +62,17 @@ def rows(record: RunRecord) -> list[dict[str, str]]:
             "payload": terms.bytes_text(payload),
             "frames": terms.bytes_text(frames),
             "at the socket": terms.bytes_text(socket),
-            "socket / payload": f"{socket / payload:.2f}" if payload else "",
+            "socket / payload": (
+                f"{socket / payload:.2f}" if payload and not partial else ""
+            ),
         }
         for part, (payload, frames, socket) in found.items()
     ]
+
+
+def is_partial(found: Sums) -> bool:
+    """Tell whether a server that broke off took some bytes with it, not of payload."""
+    return any(frames < payload for payload, frames, _ in found.values())
 
 
 def words(record: RunRecord) -> str:
@@ -73,6 +83,8 @@ def words(record: RunRecord) -> str:
     total = terms.bytes_text(sum(socket for *_, socket in found.values()))
     each = ", ".join(f"{p} {terms.bytes_text(own[-1])}" for p, own in found.items())
     said = f"At the socket, both ways: {total} ({each})"
+    if is_partial(found):
+        return f"{said}; {PARTIAL}"
     payload, _, socket = found.get("training", (0, 0, 0))
     if payload:
         said += f"; training {socket / payload:.2f} x its payload"

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lessvfl.data.id_kinds import KINDS
 from lessvfl.errors import AlignmentError
 from lessvfl.remote.align import keys, messages, psi
 from lessvfl.remote.align.entries import COUNT, Entries, Positions
-from lessvfl.remote.align.ids import DIGEST_BYTES, KINDS
+from lessvfl.remote.align.ids import DIGEST_BYTES
 from lessvfl.remote.align.messages import AlignReader
 from lessvfl.terms import PartyId
 

@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import itertools
 import json
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -19,27 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.data.frame import is_missing
+from lessvfl.data.id_kinds import PLAIN, kind_of, without_zeros
 from lessvfl.data.row_cells import canonical
 from lessvfl.errors import AlignmentError
 from lessvfl.terms import plural
 
 MAX_IDS = 30_000_000  # of one table; a message of two points each stays under 2 GiB
-LEADING_ZEROS = "whole numbers with leading zeros"
-DECIMALS = "whole numbers with a decimal point"
-# Of all ids of a side, and what became of two sides of which none would match.
-KINDS = ("absent", "texts", "whole numbers", LEADING_ZEROS, DECIMALS)
-LOST = "one table has lost its zeros, as in a spreadsheet"
-GAINED = "one table has gained a decimal point, as whole numbers with gaps do in pandas"
-APART = {
-    frozenset({"whole numbers", LEADING_ZEROS}): LOST,
-    frozenset({"whole numbers", DECIMALS}): GAINED,
-    frozenset({LEADING_ZEROS, DECIMALS}): GAINED,
-}
 AT_ONCE = 1 << 12  # ids that are written out, or entries that are found, together
 DIGEST_BYTES = 16  # half of SHA-256: no two of MAX_IDS ids will collide
 
-WHOLE = re.compile(r"(-?)0*([0-9]+)(?:\.0*)?")  # a whole number, however it is written
-PLAIN = re.compile(r"-?[1-9][0-9]*|0")  # as a computer writes it
 LONGEST = 2**53  # of a float that is an id: above it others are rounded to it
 
 
@@ -54,9 +41,7 @@ def account_name(value: object) -> str:
     >>> [account_name(value) for value in ("007", 7, "7.0", " Ada")]
     ['7', '7', '7', 'Ada']
     """
-    text = unicodedata.normalize("NFC", canonical(value)).strip()
-    whole = WHOLE.fullmatch(text)
-    return text if whole is None else "".join(whole.groups())
+    return without_zeros(unicodedata.normalize("NFC", canonical(value)).strip())
 
 
 class Ids:
@@ -93,7 +78,7 @@ class Ids:
             n_different = n_rows if in_order else len(np.unique(self._cells))
         else:
             self._cells = _checked(self._cells, column)
-            self.kind = _kind_of(self._cells)
+            self.kind = kind_of(self._cells)
             n_different = len(set(self._cells))
         if n_different < n_rows:
             raise AlignmentError(
@@ -192,12 +177,3 @@ def _is_id(cell: object) -> bool:
     if isinstance(cell, float | np.floating):
         return cell.is_integer() and abs(float(cell)) <= LONGEST
     return isinstance(cell, str | int | np.integer) and not isinstance(cell, bool)
-
-
-def _kind_of(texts: Sequence[str]) -> str:
-    """Say what ids look like, for a side whose own look otherwise."""
-    if all(map(PLAIN.fullmatch, texts)):
-        return "whole numbers"
-    if all("." in text and WHOLE.fullmatch(text) for text in texts):
-        return DECIMALS
-    return LEADING_ZEROS if all(map(str.isdecimal, texts)) else "texts"

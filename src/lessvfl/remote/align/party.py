@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lessvfl.data.id_kinds import APART, KINDS
 from lessvfl.errors import AlignmentError, PolicyError
 from lessvfl.remote.align import keys, messages, psi
 from lessvfl.remote.align.entries import COUNT, Entries
-from lessvfl.remote.align.ids import APART, DIGEST_BYTES, KINDS
+from lessvfl.remote.align.ids import DIGEST_BYTES
 from lessvfl.remote.align.messages import AlignReader
 
 

@@ -114,6 +114,12 @@ class PredictingParty:
         path = table_of(config) if table is None else table
         return cls(name, config, *data.load_columns(path, config.id, texts))
 
+    def holds_any(self, ids: NDArray[Any]) -> bool:
+        """Tell whether some of these ids are in its table; True where it has none."""
+        if self._ids is None:
+            return True
+        return not set(self._ids.items).isdisjoint(Ids(ids).items)
+
     def hello(self) -> control.Hello:
         """Return how this party greets."""
         return control.Hello(self.name, self.config.threads, "cpu", versions())
