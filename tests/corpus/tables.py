@@ -386,11 +386,11 @@ def far_from_zero(table: Table, rng: Rng, turn: int) -> Table:
 
 @change()
 def large_integers(table: Table, rng: Rng, turn: int) -> Table:
-    """Whole numbers beyond 2**53: planted ones far apart, useless ones close."""
+    """Whole numbers beyond 2**53: planted ones that doubles hold, useless codes."""
     X = table.X.copy()
-    X["a0"] = (X["a0"] * 2**56).astype(np.int64) + 2**60
+    X["a0"] = (X["a0"] * 2**40).astype(np.int64) * 2**16 + 2**60
     X["a3"] = 2**53 + rng.integers(0, 3, size=N_ROWS)
-    X["b0"] = ((X["b0"] + 8) * 2**59).astype(np.uint64)
+    X["b0"] = ((X["b0"] + 8) * 2**43).astype(np.uint64) * np.uint64(2**16)
     return replace(table, X=X)
 
 

@@ -19,12 +19,12 @@ PARTS = {  # as a reader calls it: its stages, and what is none
     "signs of life": ("alive",),
     "joining and marks": ("around",),
 }
-Sums = dict[str, tuple[float, float, float]]  # by part
+PartSums = dict[str, tuple[float, float, float]]  # by part
 PARTIAL = "only what passed since the server was started again"
 MEASURES = ("by_stage", "frames", "socket")
 
 
-def sums(record: RunRecord) -> Sums:
+def sums(record: RunRecord) -> PartSums:
     """Return by part the bytes of payload, of frames and at the socket.
 
     Both directions, all parties, means over seeds; nothing where no socket is known.
@@ -70,7 +70,7 @@ def rows(record: RunRecord) -> list[dict[str, str]]:
     ]
 
 
-def is_partial(found: Sums) -> bool:
+def is_partial(found: PartSums) -> bool:
     """Tell whether a server that broke off took some bytes with it, not of payload."""
     return any(frames < payload for payload, frames, _ in found.values())
 
