@@ -45,7 +45,7 @@ def people() -> pd.DataFrame:
         "town": rng.choice(towns, N),
         "income": rng.standard_t(2, N) * 1000,
         "noise": rng.normal(size=N),
-        "dust": rng.normal(size=N),
+        "dust": np.where(np.arange(N) < SMALL["least_rows"] - 1, 1.0, 0.0),  # no split
     }
     found["age"][::7] = np.nan
     found["town"][5::19] = None
