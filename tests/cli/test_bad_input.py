@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import after_start
+from tests.report import real
+from tests.report.sides import party_record, server_record
 
 from lessvfl.errors import DataError
 from lessvfl.run.record import RunRecord
@@ -299,6 +301,26 @@ def test_a_refused_run_leaves_an_earlier_one_alone(run_cli, tmp_path):
     again = run_cli(*command, "--overwrite")
     assert again.code == 0
     assert f"The earlier run in '{folder}' is replaced." in again.err.splitlines()
+
+
+@pytest.mark.parametrize("side", ["server", "party"])
+def test_a_run_between_machines_is_never_replaced(side, run_cli, tmp_path):
+    """Its folder has secrets, accounts and networks of its own."""
+    folder = tmp_path / "run"
+    whole = real.shadows()
+    made = server_record(whole) if side == "server" else party_record(whole)
+    made.write(folder)
+    sentence = (
+        f"lessvfl: The run folder '{folder}' must be new or empty. Got one that holds "
+        f"the run of a {side} between machines, which nothing replaces."
+    )
+    for more in ([], ["--overwrite"]):
+        line = one_line(run_cli(*run_of("breast-cancer", "--out", folder, *more)))
+        assert line == sentence
+    (folder / "record.jsonl").write_bytes(b"torn")
+    (folder / "side.safetensors").touch()
+    line = one_line(run_cli(*run_of("breast-cancer", "--out", folder, "--overwrite")))
+    assert "the run of a side between machines" in line
 
 
 @pytest.mark.parametrize("command", ["run", "try", "demo", "bench"])

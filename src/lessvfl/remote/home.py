@@ -30,8 +30,8 @@ from lessvfl.data import Table, digest_of
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.remote.align.keys import SECRET_BYTES
 from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.run.folder import SECRET as STATE
 
-STATE = "side.safetensors"  # of a run folder: its secret, and what it began with
 TRACES = ("*.safetensors", "seed-*/*.safetensors")  # of a run that began
 
 

@@ -38,6 +38,7 @@ from lessvfl.terms import listed
 
 # What a run that was killed leaves without a record, and what others hide anywhere.
 KILLED = (".*", "networks-*", "tensorboard")
+SECRET = "side.safetensors"  # what a side between machines has from its first moment
 
 
 def claim_new(
@@ -49,12 +50,15 @@ def claim_new(
     """Make a folder, or refuse one with another run or with files of something else.
 
     A run that ended without results may be replaced, any other one with `overwrite`,
-    which is None where there is no such option. Names that are `known` may be there.
+    which is None where there is no such option; that of a side between machines never.
+    Names that are `known` may be there.
     """
     names = sorted(path.name for path in folder.glob("*")) if folder.is_dir() else []
     others = [n for n in names if not any(fnmatch(n, k) for k in (*KILLED, *known))]
     held = listed([f"'{name}'" for name in others], 3)
-    if FILE_NAME in names:
+    if (side := _side_of(folder)) is not None:
+        held = f"the run of {side} between machines, which nothing replaces"
+    elif FILE_NAME in names:
         held = f"a run{': --overwrite replaces it' * (overwrite is not None)}"
         others = [] if overwrite or _is_without_results(folder) else others
     if others:
@@ -62,6 +66,15 @@ def claim_new(
             f"The {what} '{folder}' must be new or empty. Got one that holds {held}."
         )
     claim(folder, what)
+
+
+def _side_of(folder: Path) -> str | None:
+    """Return which side between machines a run folder is of; None: of no such one."""
+    try:
+        side = RunRecord.read(folder).side
+    except RecordError:  # it has none yet, or one that is damaged
+        return "a side" if (folder / SECRET).is_file() else None
+    return {"server": "a server", "party": "a party"}.get(side)
 
 
 def _is_without_results(folder: Path) -> bool:
