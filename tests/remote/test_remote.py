@@ -9,7 +9,8 @@ import math
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from lessvfl.run.folder import load
 from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
 from lessvfl.wire import dial
-from lessvfl.wire.control import Agreed, Align, Hello, Prepare, Welcome
+from lessvfl.wire.control import Agreed, Align, Finish, Hello, Prepare, Welcome
 from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.line import HubRules
 from lessvfl.wire.messages import Begin, Block, Descend, Done, Embedding, Query, Select
@@ -1044,6 +1045,56 @@ def test_a_party_that_dies_comes_back(tmp_path, method, seeds):
     compare(result, written(tmp_path), *right)
     for run in result.runs:
         assert run["communication"]["resent_bytes"] > 0
+
+
+def test_a_party_killed_behind_its_record_answers_again(
+    tmp_path, run_cli, caplog, monkeypatch
+):
+    """The server has not heard that it finished; when it has, all is over at once."""
+
+    class Killed(PartyProcess):
+        def handle(self, message):
+            reply = super().handle(message)
+            if isinstance(message, Finish):
+                raise Death
+            return reply
+
+    monkeypatch.setattr("lessvfl.cli.ending.threads_hang", lambda hang: None)
+    frame = a_table("clinic")
+    file, path = tmp_path / "clinic.csv", tmp_path / "party.yaml"
+    rows = [frame.names, *frame.numeric.tolist()]
+    file.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+    with a_hub() as hub:
+        where = {"server": f"127.0.0.1:{hub.port}", "data": str(file), "wait": 20.0}
+        own = replace(party_config("clinic", tmp_path, **where), name="clinic")
+        path.write_text(json.dumps(asdict(own)))
+        command = ("party", "--config", path, "--insecure", "--quiet")
+        killed = Killed.load("clinic", own, Status("", "", "", ["server"]))
+        sides = start(hub, killed, a_party("bank", tmp_path))
+        config = server_config(tmp_path, "plain")
+        process = ServerProcess(config, labels(), hub, a_status())
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(process.run)
+            until(lambda: not sides[0].is_alive(), 60)
+            assert isinstance(sides[0].error, Death), sides[0].error
+            before = RunRecord.read(tmp_path / "clinic")
+            farewell = pool.submit(lambda: (running.result(), hub.close()))
+            told = run_cli(*command)
+            farewell.result()
+        process.close()
+    assert told.code == 0, told.err
+    assert "is over; another" not in told.out
+    record = running.result()
+    assert RunRecord.read(tmp_path / "clinic") == before
+    assert record.runs[0]["models"]["clinic"] == before.runs[0]["models"]["clinic"]
+    told = run_cli(*command)  # nobody is dialled: there is no server
+    assert told.code == 0, told.err
+    assert "is over; another needs another 'out'" in told.out
+    # Where that is not known, the server is looked for, and its absence is no error.
+    (tmp_path / "clinic" / "over.json").unlink()
+    path.write_text(json.dumps(asdict(replace(own, wait=0.3))))
+    assert run_cli(*command).code == 0
+    assert "if the server still waits for it, start the server again" in caplog.text
 
 
 def test_a_server_goes_on_with_the_labels_it_began_with(whole):

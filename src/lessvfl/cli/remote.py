@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 # for the page itself, which looks once a second.
 DONE_SECONDS = 30.0
 FAILED_SECONDS = 3.0
+ALONE = (
+    "This party's run is over; if the server still waits for it, start the server "
+    "again with --resume, and this party as before."
+)
 
 log = logging.getLogger(__name__)
 
@@ -207,6 +211,7 @@ def party(
     track: Track = None,
 ) -> None:
     """Take part in a run as one party."""
+    from lessvfl.errors import PartyLostError
     from lessvfl.remote.config import PartyConfig, read
     from lessvfl.remote.identity import party_identity
     from lessvfl.remote.party import PartyProcess
@@ -219,7 +224,7 @@ def party(
     names = (Path(own.out).name, "", Path(own.data).name)
     status = Status(*names, [SERVER], side=name, begun=start.began())
     process = PartyProcess.load(name, own, status)
-    if process.has_finished:
+    if process.is_over:
         results.say(f"The run in '{own.out}' is over; another needs another 'out'.")
         _tell_party(Path(own.out))
         return
@@ -228,7 +233,12 @@ def party(
     _tell_changes(process)
     with tracked(track, f"party-{name}", Path(own.out), status) as finish:
         with terminal.show(status, quiet=quiet, log=log if log_json else None):
-            process.serve(address)
+            try:
+                process.serve(address)
+            except PartyLostError as lost:
+                if not process.has_finished:
+                    raise
+                log.warning("%s", f"{lost} {ALONE}")
             status.ended()
         finish(_tell_party(Path(own.out)))
     ending.threads_hang(True)  # a thread of the engine may be about to end

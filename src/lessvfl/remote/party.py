@@ -4,7 +4,7 @@ What leaves this process are replies (``wire/messages.py``) and what the operato
 allows to reveal. Features kept, networks and checkpoints stay in its run folder:
 ``record.jsonl`` once all seeds are over, with what they recommend, and for each of them
 ``networks/seed-<seed>/partyN/`` with the network, and ``seed-<seed>/`` with checkpoints
-and ``numbers.json``.
+and ``numbers.json``. ``over.json`` says that the server knows that it is over.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ from lessvfl.wire.due import ENDS, Bound, Due, query, requests
 
 log = logging.getLogger(__name__)
 
+OVER = "over.json"  # the server knows that this party has finished
 OFFERED = "offered.safetensors"  # rows of the table, where some are withheld
 PREPARED_BYTES = 5  # for each common row: whether it is for testing, its block
 SHOWS = "this run shows up to %d values about a row of %d encoded columns"
@@ -146,6 +147,7 @@ class PartyProcess:
             due=self.due,
             listener=self.listener(),
         )
+        write_json(self.folder / OVER, {"over": True}, mode=0o600)
 
     def due(self) -> Due:
         """Return what a server may ask for now."""
@@ -177,6 +179,11 @@ class PartyProcess:
     def has_finished(self) -> bool:
         """Tell whether the run folder holds a run whose seeds are all over."""
         return (self.folder / FILE_NAME).is_file()
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the server knows that, too, and needs no word any more."""
+        return self.has_finished and (self.folder / OVER).is_file()
 
     def hello(self) -> control.Hello:
         """Return how this party greets."""
@@ -244,7 +251,7 @@ class PartyProcess:
         if not known.values["heard"]:
             self._choose_offered(plan)
         self._offered = self._offered_before()
-        price = self.budget.plan(plan, self._offered)
+        price = self.budget.plan(plan, self._offered, self.has_finished)
         if self._run_told != message.run:
             self._run_told = message.run
             log.info("takes part in a run of method %s", message.method)
@@ -507,9 +514,13 @@ class PartyProcess:
         welcome, seed = at.said.message, at.run.prepared.rows.seed
         place = f"party{welcome.parties.index(self.name)}"
         network = self.folder / NETWORKS / f"seed-{seed}" / place
-        own = at.run.finish(of_server, network, self.config.party_net)
-        numbers = {"run": welcome.run, "numbers": own}
-        write_json(self._place(seed) / "numbers.json", numbers, mode=0o600)
+        path = self._place(seed) / "numbers.json"
+        told = read_json(path) if self.has_finished else {}
+        own = told["numbers"] if told.get("run") == welcome.run else None
+        if own is None or own["models"]["server"] != of_server:
+            own = at.run.finish(of_server, network, self.config.party_net)
+            numbers = {"run": welcome.run, "numbers": own}
+            write_json(path, numbers, mode=0o600)
         self.budget.settle()
         kept, removed, model = own["kept"], own["removed"], own["models"][self.name]
         counts = (len(kept), len(kept) + len(removed))
@@ -530,7 +541,8 @@ class PartyProcess:
     def _conclude(self, agreed: Agreement, runs: list[dict[str, Any]]) -> None:
         """Write what all seeds recommend, for this party only."""
         record = party_record(self.own, agreed.settings, agreed.message, runs)
-        record.write(self.folder)
+        if not self.has_finished:
+            record.write(self.folder)
         self.budget.conclude()
         log.info("the run is over: results are in '%s'", self.folder)
         of_runs = [run["selection"] for run in runs]
