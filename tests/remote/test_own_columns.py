@@ -27,6 +27,7 @@ from lessvfl.remote.predict import PredictingParty, Predictor
 from lessvfl.remote.server import ServerProcess
 from lessvfl.remote.server_folder import run_number
 from lessvfl.remote.tables import LabelTable, open_table
+from lessvfl.report import bill as whole_bill
 from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
 from lessvfl.wire.connection import start_thread
@@ -187,6 +188,17 @@ def test_server_and_party_in_one_process_find_what_two_find(tables, tmp_path):
         for way in ("up", "down"):
             few, many = (bill["wire_bytes"][way] for bill in bills)
             assert 0 < few < 0.7 * many
+    for record in found:  # what stays in the server's process lacks at no socket
+        assert not whole_bill.is_partial(whole_bill.sums(record))
+        assert "started again" not in whole_bill.words(record)
+        assert (
+            0
+            < whole_bill.sums(record)["training"][0]
+            < whole_bill.sums(record)["training"][1]
+        )
+    assert sum(whole_bill.sums(one)["training"]) < 0.7 * sum(
+        whole_bill.sums(two)["training"]
+    )
     at_home = [
         RunRecord.read(f) for f in (tmp_path / "one/server/own", tmp_path / "two/bank")
     ]

@@ -8,7 +8,7 @@ import pytest
 from tests.report.reader import Reader, read_whole
 from tests.report.sides import party_record, server_record
 
-from lessvfl import report, terms
+from lessvfl import report
 from lessvfl.errors import ConfigError
 from lessvfl.report import bill, operator, parts, sentences, server, tables
 from lessvfl.report.verdicts import (
@@ -479,24 +479,42 @@ def test_the_whole_bill_has_every_part_and_its_share_of_payload(whole):
             "frames": {"align": both, "train": {"up": 1500, "down": 700}},
             "socket": {"align": both, "train": {"up": 2000, "down": 600}},
         }
-    n_bytes = sum(1000 * n for n in range(len(record.runs))) / len(record.runs)
-    align = terms.bytes_text(n_bytes)
+    assert len(record.runs) == 2  # and 1000 bytes of alignment, once
+    align = "1.0 kB"
     assert [list(row.values()) for row in bill.rows(record)] == [
         ["alignment", "0 bytes", align, align, ""],
-        ["training", "2.0 kB", "2.2 kB", "2.6 kB", "1.30"],
-        [
-            "all",
-            "2.0 kB",
-            terms.bytes_text(2200 + n_bytes),
-            terms.bytes_text(2600 + n_bytes),
-            f"{(2600 + n_bytes) / 2000:.2f}",
-        ],
+        ["training", "4.0 kB", "4.4 kB", "5.2 kB", "1.30"],
+        ["all", "4.0 kB", "5.4 kB", "6.2 kB", "1.55"],
     ]
     assert bill.words(record) == (
-        f"At the socket, both ways: {terms.bytes_text(2600 + n_bytes)} (alignment "
-        f"{align}, training 2.6 kB); training 1.30 x its payload"
+        "At the socket, both ways, all 2 runs together: 6.2 kB (alignment 1.0 kB, "
+        "training 5.2 kB); training 1.30 x its payload"
     )
-    assert "Whole bill" in report.page(record)
+    page = report.page(record)
+    assert "Whole bill" in page
+    assert "all parties that dial the server, all 2 runs together. Frames" in page
+
+
+def test_what_stays_with_the_server_is_not_missing_at_its_socket(whole):
+    """Its own columns have a payload, and no wire."""
+    record = server_record(whole)
+    record.header["own"] = "insurer"
+    record.runs = record.runs[:1]
+    (run,) = record.runs
+    frames = {"train": {"up": 1500, "down": 700}}
+    paid = {"train": {"up": 2000, "down": 2000}}
+    lines = [("bank", 1000), ("insurer", 3000)]
+    names = ("party", "direction", "stage", "payload_bytes")
+    run["bill"] = [
+        dict(zip(names, (party, "up", "train", n_bytes), strict=True))
+        for party, n_bytes in lines
+    ]
+    run["communication"] |= {"by_stage": paid, "frames": frames, "socket": frames}
+    assert bill.words(record) == (
+        "At the socket, both ways: 2.2 kB (training 2.2 kB); training 2.20 x its "
+        "payload"
+    )
+    assert "since the server was started again" not in report.page(record)
 
 
 def test_a_bill_without_the_bytes_of_a_killed_server_says_so(whole):
@@ -506,8 +524,8 @@ def test_a_bill_without_the_bytes_of_a_killed_server_says_so(whole):
         paid = {"train": {"up": 500, "down": 500}}
         run["communication"] |= {"by_stage": paid, "frames": frames, "socket": frames}
     assert bill.words(record) == (
-        "At the socket, both ways: 800 bytes (training 800 bytes); only what passed "
-        "since the server was started again"
+        "At the socket, both ways, all 2 runs together: 1.6 kB (training 1.6 kB); only "
+        "what passed since the server was started again"
     )
     assert {row["socket / payload"] for row in bill.rows(record)} == {""}
     assert "since the server was started again" in report.page(record)
@@ -518,7 +536,9 @@ def test_a_resumed_run_that_trained_no_more_has_a_whole_bill(whole):
     for run in record.runs:
         frames = {"train": {"up": 1500, "down": 500}}
         run["communication"] |= {"by_stage": {}, "frames": frames, "socket": frames}
-    assert bill.words(record) == "At the socket, both ways: 2.0 kB (training 2.0 kB)"
+    assert bill.words(record) == (
+        "At the socket, both ways, all 2 runs together: 4.0 kB (training 4.0 kB)"
+    )
     assert "Whole bill" in report.page(record)
 
 

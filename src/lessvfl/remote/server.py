@@ -291,6 +291,8 @@ class ServerProcess:
             "run": self._run_id().hex(),
             "networks": NETWORKS,
         }
+        if self.config.columns is not None:
+            first_line["own"] = self.config.columns.name
         agreed, said = verdicts.agreed(runs), [files.read_tested() for files in seeds]
         together = None
         if self.settings.is_ensemble(self.seeds):

@@ -2,10 +2,13 @@
 
 The payload is what the method sends, a frame what a message is with all that says what
 it is (:mod:`lessvfl.wire.codec`), and the socket has the engine's frames, TLS and its
-handshakes besides. Each byte of it is one of a party's socket, too.
+handshakes besides. Each byte of it is one of a party's socket, too. The party of the
+server's own columns has none, and its payload passes no wire.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from lessvfl import terms
 from lessvfl.report import tables
@@ -19,7 +22,7 @@ PARTS = {  # as a reader calls it: its stages, and what is none
     "signs of life": ("alive",),
     "joining and marks": ("around",),
 }
-PartSums = dict[str, tuple[float, float, float]]  # by part
+PartSums = dict[str, tuple[int, int, int]]  # by part
 PARTIAL = "only what passed since the server was started again"
 MEASURES = ("by_stage", "frames", "socket")
 
@@ -27,26 +30,43 @@ MEASURES = ("by_stage", "frames", "socket")
 def sums(record: RunRecord) -> PartSums:
     """Return by part the bytes of payload, of frames and at the socket.
 
-    Both directions, all parties, means over seeds; nothing where no socket is known.
+    Both directions, all parties that dial, all seeds, which share an alignment; nothing
+    where no socket is known.
     """
     bills = [run.get("communication") or {} for run in record.runs]
     if not any(bill.get("socket") for bill in bills):
         return {}
-    found = {}
+    found, inside = {}, _inside(record)
     for part, stages in PARTS.items():
         payload, frames, socket = (
             sum(
-                tables.number(bill, of, stage, way) or 0
+                int(tables.number(bill, of, stage, way) or 0)
                 for bill in bills
                 for stage in stages
                 for way in ("up", "down")
             )
-            / len(bills)
             for of in MEASURES
         )
         if socket:
+            payload -= sum(inside[stage] for stage in stages)
             found[part] = (payload, frames, socket)
     return found
+
+
+def _inside(record: RunRecord) -> Counter[str]:
+    """Return the payload by stage that stayed in the server's process, of all seeds."""
+    found: Counter[str] = Counter()
+    for run in record.runs:
+        for line in run.get("bill") or []:
+            if line["party"] == record.header.get("own"):
+                found[line["stage"]] += line["payload_bytes"]
+    return found
+
+
+def whose(record: RunRecord) -> str:
+    """Say of how many runs the bill is, where there are several."""
+    n_runs = len(record.runs)
+    return f"all {n_runs} runs together" if n_runs > 1 else ""
 
 
 def rows(record: RunRecord) -> list[dict[str, str]]:
@@ -82,7 +102,8 @@ def words(record: RunRecord) -> str:
         return ""
     total = terms.bytes_text(sum(socket for *_, socket in found.values()))
     each = ", ".join(f"{p} {terms.bytes_text(own[-1])}" for p, own in found.items())
-    said = f"At the socket, both ways: {total} ({each})"
+    runs = f", {of}" if (of := whose(record)) else ""
+    said = f"At the socket, both ways{runs}: {total} ({each})"
     if is_partial(found):
         return f"{said}; {PARTIAL}"
     payload, _, socket = found.get("training", (0, 0, 0))

@@ -231,6 +231,7 @@ def _tables(record: RunRecord) -> dict[str, Any]:
         "parties": server.party_rows(record) if of_server else [],
         "power": server.power_words(record) if of_server else "",
         "bill": bill.rows(record),
+        "bill_of": bill.whose(record),
         "bill_lacks": bill.PARTIAL if bill.is_partial(bill.sums(record)) else "",
         "recommended_words": verdicts.recommended_words(len(record.runs)),
         "recommended": [
