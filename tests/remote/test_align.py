@@ -839,6 +839,39 @@ def test_a_party_refuses_fewer_common_rows_than_it_allows(mode: str) -> None:
     assert str(caught.value) == caught.value.public == sentence
 
 
+@pytest.mark.parametrize(
+    ("theirs", "mine", "kinds"),
+    [
+        ("C{:03}", "{:03}", ("texts", "whole numbers with leading zeros")),
+        ("{:03}", "C{:03}", ("whole numbers with leading zeros", "texts")),
+        ("{}", "C{:03}", ("whole numbers", "texts")),
+    ],
+)
+def test_too_few_common_rows_of_other_kinds_say_which(
+    theirs: str, mine: str, kinds: tuple[str, str]
+) -> None:
+    """Kinds alone, which both sides hear, and what to do; no id."""
+    error = refusal(
+        lambda: holder_of("psi", [theirs.format(i) for i in range(99)]),
+        lambda: party_of("psi", [mine.format(i) for i in range(99)], min_common=50),
+    )
+    assert (
+        str(error)
+        == error.public
+        == (
+            "Party policy: at least 50 common rows are needed. Got fewer; the label "
+            f"holder's ids are {kinds[0]}, the party's are {kinds[1]}: write the ids "
+            "of both sides alike, with the same letters or none."
+        )
+    )
+    error = refusal(
+        lambda: holder_of("plain", [theirs.format(i) for i in range(99)]),
+        lambda: party_of("plain", [mine.format(i) for i in range(99)]),
+    )
+    assert str(error).endswith(f"in the same way? The label holder's are {kinds[0]}.")
+    assert error.public == AlignmentError.public
+
+
 def test_a_last_message_without_rows_is_refused() -> None:
     scene = Scene("plain")
     nothing = 2 * entries.COUNT.pack(0)

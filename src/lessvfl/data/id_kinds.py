@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+from lessvfl.terms import plural
 
 LEADING_ZEROS = "whole numbers with leading zeros"
 DECIMALS = "whole numbers with a decimal point"
@@ -17,6 +19,8 @@ APART = {
     frozenset({LEADING_ZEROS, DECIMALS}): GAINED,
 }
 
+MIXED = "write the ids of both sides alike, with the same letters or none"
+
 WHOLE = re.compile(r"(-?)0*([0-9]+)(?:\.0*)?")  # a whole number, however it is written
 PLAIN = re.compile(r"-?[1-9][0-9]*|0")  # as a computer writes it
 
@@ -28,6 +32,23 @@ def kind_of(texts: Sequence[str]) -> str:
     if all("." in text and WHOLE.fullmatch(text) for text in texts):
         return DECIMALS
     return LEADING_ZEROS if all(map(str.isdecimal, texts)) else "texts"
+
+
+def rewritten(ids: Collection[str], known: Collection[str]) -> str:
+    """Say how many ids are known in another writing alone; nothing where none is.
+
+    >>> rewritten(["7", "8", "9"], ["007", "8"]).partition(":")[0]
+    'Got 1 id with other zeros before or a decimal point behind'
+    """
+    alone = {without_zeros(one) for one in set(known).difference(ids)}
+    n = sum(without_zeros(one) in alone for one in set(ids).difference(known))
+    if n == 0:
+        return ""
+    return (
+        f"Got {plural(n, 'id')} with other zeros before or a decimal point behind: a "
+        "table has lost its zeros, as in a spreadsheet; write its ids out again as "
+        "texts."
+    )
 
 
 def without_zeros(text: str) -> str:

@@ -187,10 +187,11 @@ class Aligner(messages.Side):
         if n_common >= needed:
             return
         have = "no id" if n_common == 0 else f"fewer than {needed} ids"
+        kind = "" if self.ids is None else f" The label holder's are {self.ids.kind}."
         raise AlignmentError(
             f"The label holder and {who} have {have} in common; at least {needed} are "
             f"needed (min_common={self.min_common}, min_share={self.min_share:g}). "
-            "Do the columns hold the same kind of id, written in the same way?"
+            f"Do the columns hold the same kind of id, written in the same way?{kind}"
         )
 
     def finish(self) -> dict[PartyId, bytes]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data.id_kinds import APART, KINDS
+from lessvfl.data.id_kinds import APART, KINDS, MIXED
 from lessvfl.errors import AlignmentError, PolicyError
 from lessvfl.remote.align import keys, messages, psi
 from lessvfl.remote.align.entries import COUNT, Entries
@@ -35,6 +35,7 @@ class PartyAligner(messages.Side):
         super().__post_init__()
         self._due = messages.HELLO
         self._run = b""
+        self._theirs = ""  # the kind of the label holder's ids
         self._own = b""  # what everything random is derived from, by the hello
         self._listed = np.zeros(0, dtype=np.int64)  # the row at each place of the offer
         nothing = Entries.of((), psi.POINT_BYTES)
@@ -71,7 +72,7 @@ class PartyAligner(messages.Side):
         number = reader.take(1)[0]
         if number >= len(KINDS) or (number == 0 and self.mode != "none"):
             raise reader.error("names no kind of ids")
-        theirs = KINDS[number]
+        theirs = self._theirs = KINDS[number]
         mine = theirs if self.ids is None else self.ids.kind
         if (why := APART.get(frozenset({theirs, mine}))) is not None:
             raise AlignmentError(
@@ -144,7 +145,8 @@ class PartyAligner(messages.Side):
         found = self._echoed.find(self._answers)
         self._are_common = np.zeros(len(self._echoed), dtype=bool)
         self._are_common[found[found >= 0]] = True
-        self._check_count(int(self._are_common.sum()), len(self._answers))
+        n_common = int(self._are_common.sum())
+        self._check_count(n_common, len(self._answers), self._unlike())
         proofs = (
             self._row_key(place).multiply([point])[0]
             for place, point in enumerate(self._points)
@@ -152,13 +154,21 @@ class PartyAligner(messages.Side):
         answers = self._answers.block
         return [answers, Entries.of(proofs, psi.POINT_BYTES).block]
 
-    def _check_count(self, n_common: int, n_offered: int) -> None:
+    def _unlike(self) -> str:
+        """Say of what kinds the ids of both sides are, where one side's are texts."""
+        assert self.ids is not None
+        theirs, mine = self._theirs, self.ids.kind
+        if (theirs == "texts") == (mine == "texts"):
+            return ""
+        return f"; the label holder's ids are {theirs}, the party's are {mine}: {MIXED}"
+
+    def _check_count(self, n_common: int, n_offered: int, why: str = "") -> None:
         """Refuse too few common ids; the sentence does not tell how few."""
         if n_common < max(self.min_common, math.ceil(self.min_share * n_offered)):
             share = f" and {self.min_share:.3g} of the ids offered"
             raise PolicyError(
                 f"Party policy: at least {self.min_common} common rows"
-                f"{share if self.min_share else ''} are needed. Got fewer."
+                f"{share if self.min_share else ''} are needed. Got fewer{why}."
             )
 
     # ----------------------------------------------------------------- the common order
