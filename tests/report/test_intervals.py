@@ -30,7 +30,20 @@ def test_one_run_has_its_own_interval():
     assert found == pytest.approx((0.8, 0.75, 0.84))
     assert intervals.score_words(one, "auc") == " (0.750 to 0.840)"
     assert intervals.loss_words(one, "bank") == "0.100 (0.050 to 0.140), overstated"
+    assert intervals.bias(one, "bank") == f", {intervals.OVERSTATED}"
     assert "test AUC 0.800 (95 %: 0.750 to 0.840)" in sentences.headline(one)
+
+
+def test_a_loss_that_may_be_none_is_not_overstated():
+    none = record(run(0, 0.8, 0.0, 0.0, loss=0.0))
+    assert intervals.loss_words(none, "bank") == "0.000 (0.000 to 0.000)"
+    assert intervals.bias(none, "bank") == ""
+    little = record(run(0, 0.8, 0.05, 0.04, loss=0.01))
+    assert intervals.loss_words(little, "bank") == "0.010 (-0.040 to 0.050)"
+    for loss, said in ((0.0, ""), (0.01, f", {intervals.OVERSTATED}")):
+        plain = record(run(0, 0.8, 0.0, 0.0, loss=loss))
+        plain.runs[0]["missed"] = None
+        assert intervals.bias(plain, "bank") == said
 
 
 def test_seeds_share_a_table_and_their_mean_is_as_uncertain_as_one():

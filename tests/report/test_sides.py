@@ -570,6 +570,10 @@ def test_a_server_says_what_parties_would_find_by_its_rows(whole):
         "A column that has an AUC of 0.55 alone, where no other explains the labels, "
         "would be found at a party in 42 of 100 runs."
     )
+    assert said.endswith(
+        "That is at most, by the number of rows alone; each party's page has its own "
+        "figure."
+    )
     assert said in " ".join(read_whole(report.page(record)).words)
     record.header["data"]["power"] = None
     assert server.power_words(record) == ""

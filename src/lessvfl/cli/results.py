@@ -220,7 +220,7 @@ def tell_server(record: RunRecord) -> None:
     _, word = tables.first_score(record)
     for party, (without, whole) in tables.missed(record).items():
         said = f"without {party}: {word} {without:.3f} instead of {whole:.3f}"
-        say(f"{said}, {intervals.OVERSTATED}: {intervals.RUN_WITHOUT}")
+        say(f"{said}{intervals.bias(record, party)}: {intervals.RUN_WITHOUT}")
         if intervals.of_loss(record, party):
             say(f"{party} adds {intervals.loss_words(record, party)}")
     if note := intervals.note(record):

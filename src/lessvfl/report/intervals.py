@@ -109,7 +109,17 @@ def leading_words(record: RunRecord, name: str, mean: str) -> str:
 def loss_words(record: RunRecord, party: str) -> str:
     """Say how much the leading score falls without a party, and where it may be."""
     found = of_loss(record, party)
-    return f"{found.mean:.3f} ({found.words}), overstated" if found else tables.MISSING
+    if found is None:
+        return tables.MISSING
+    return f"{found.mean:.3f} ({found.words}){', overstated' * (found.low > 0)}"
+
+
+def bias(record: RunRecord, party: str) -> str:
+    """Say that what the score falls without a party is overstated, if it falls."""
+    found = of_loss(record, party)
+    without, whole = tables.missed(record)[party]
+    falls = found.low > 0 if found else f"{without:.3f}" != f"{whole:.3f}"
+    return f", {OVERSTATED}" if falls else ""
 
 
 def note(record: RunRecord) -> str:

@@ -247,7 +247,7 @@ def _tables(record: RunRecord) -> dict[str, Any]:
         "missed": [
             (
                 party,
-                f"{without:.3f} instead of {whole:.3f}, {intervals.OVERSTATED}",
+                f"{without:.3f} instead of {whole:.3f}{intervals.bias(record, party)}",
                 *[intervals.loss_words(record, party)] * with_losses,
             )
             for party, (without, whole) in missed.items()

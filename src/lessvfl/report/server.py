@@ -39,7 +39,10 @@ def power_words(record: RunRecord) -> str:
     if record.header.get("method") != "less-vfl-auto" or not found:
         return ""
     said = found_words(found["finds"], found["auc"], found["correlation"], "at a party")
-    return f"{said} This is an estimate by the number of rows; a party's page has more."
+    return (
+        f"{said} That is at most, by the number of rows alone; each party's page has "
+        "its own figure."
+    )
 
 
 def _bytes(record: RunRecord, party: str, way: str) -> str:
