@@ -148,6 +148,7 @@ def test_all_problems_of_a_party_are_said_at_once(here, run_cli):
         ({"data": ""}, "The 'data' setting of party.yaml must name the table of its"),
         ({"id": "ID_COLUMN"}, "must be one of its columns"),
         ({"id": "ID_COLUMN"}, "Got 'ID_COLUMN' as 'id'."),
+        ({"id": "ID_COLUMN"}, "must be filled in where it says FILL IN. The "),
         ({"columns": ["code"]}, "Party 'clinic' must have a column that can be used"),
         ({"columns": ["*", "!nobody"]}, "Got '!nobody', which matches none"),
         ({"scale": "global"}, "where no 'scale_range' is given"),

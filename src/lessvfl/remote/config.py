@@ -235,13 +235,16 @@ def naming_blanks(config: Common) -> Iterator[None]:
     """Name all that a kit's config still leaves open, where a table cannot be read."""
     try:
         yield
-    except LessVFLError:
+    except LessVFLError as error:
         values = {name: getattr(config, name, None) for name in BLANKS}
         left = [f"'{v}' as '{n}'" for n, v in values.items() if v == BLANKS[n]]
         if left and not Path(config.data).exists():
             left = [f"no file '{config.data}' as 'data'", *left]
-        if len(left) < 2:
+        if not left:
             raise
+        if len(left) == 1:  # and a table, whose columns the error may name
+            sentence = f"The config must be filled in where it says FILL IN. {error}"
+            raise ConfigError(sentence) from None
         raise ConfigError(
             "The config must be filled in where it says FILL IN. Got "
             f"{', '.join(left[:-1])} and {left[-1]}."
