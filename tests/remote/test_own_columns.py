@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import functools
 import logging
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from lessvfl.remote.tables import LabelTable, open_table
 from lessvfl.report import bill as whole_bill
 from lessvfl.run.record import RunRecord
 from lessvfl.status import Status
+from lessvfl.wire import control
 from lessvfl.wire.connection import start_thread
 from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.hub import Hub
@@ -466,6 +468,24 @@ def test_predictions_and_reasons_in_one_process_are_those_of_two(
     assert any("age" in str(cell) for cell in told)
 
 
+def test_cells_that_predictions_fill_in_are_told_of_once(
+    alone, tables, tmp_path, caplog
+):
+    """Not for each seed, and not again when a model is taken up."""
+    caplog.set_level("INFO", "lessvfl")
+    lines = (tables / "clinic.csv").read_text().splitlines()
+    gaps = [re.sub(r",[^,]*", ",", line, count=1) for line in lines[1:3]]
+    (tmp_path / "gaps.csv").write_text("\n".join([lines[0], *gaps, *lines[3:]]))
+    own = party_config("clinic", tables, alone)
+    party = PredictingParty.load("clinic", own, tmp_path / "gaps.csv")
+    with contextlib.closing(party):
+        for seed in (0, 1):
+            opening = control.Open("", (seed,), "0" * 32, "", "psi")
+            party.models.opened(opening, bytes(32))
+    said = [line for line in caplog.messages if "missing" in line]
+    assert said == ["2 missing cells filled in, as in training"]
+
+
 def test_the_command_predicts_todays_rows_of_the_servers_columns(
     alone, tables, run_cli
 ):
@@ -488,11 +508,29 @@ def test_the_command_predicts_todays_rows_of_the_servers_columns(
     # The table that it was trained on has none of new rows.
     later = alone / "later.csv"
     later.write_text("\n".join([lines[0].split(",")[0], "new-1", "new-2"]))
-    told = run_cli(
-        *("predict", "server", "--config", path, "--insecure", "--rows", later)
-    )
+    command = ("predict", "server", "--config", path, "--insecure")
+    told = run_cli(*command, "--rows", later)
     assert told.code == 2
     assert "Got none; name today's table by '--data'" in told.err
+    # One that is named need not be named; ids that lost their zeros are said to have.
+    told = run_cli(*command, "--rows", later, "--data", today)
+    assert told.code == 2
+    assert "must hold ids of '--rows'. Got none.\n" in told.err
+    name = lines[0].split(",")[0]
+    later.write_text("\n".join([name, "new-1", "new-1"]))
+    told = run_cli(*command, "--rows", later, "--data", today)
+    assert told.code == 2
+    assert f"Column '{name}' has 1 duplicate id in 2 rows" in told.err
+    numbered = [f"{i:04},{row.partition(',')[2]}" for i, row in enumerate(cut)]
+    numbered[0] = cut[0]
+    today.write_text("\n".join(numbered))
+    later.write_text("\n".join([name, "1", "2"]))
+    told = run_cli(*command, "--rows", later, "--data", today)
+    assert told.code == 2
+    assert (
+        f"own columns, '{today}', must hold ids of '--rows'. Got 2 ids with other "
+        "zeros before or a decimal point behind: a table has lost its zeros"
+    ) in told.err
     # Without columns there is no table to name.
     values = yaml.safe_load(path.read_text()) | {"columns": None}
     path.write_text(yaml.safe_dump(values))

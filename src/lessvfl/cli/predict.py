@@ -30,6 +30,8 @@ app = typer.Typer(
 
 log = logging.getLogger(__name__)
 
+TODAYS = "; name today's table by '--data', which may be the file of '--rows'."
+
 # Of predictions as a service.
 HttpAddress = Annotated[
     str | None,
@@ -144,14 +146,20 @@ def _own_party(
     if own.columns is not None:
         config = party_config(own, own.columns)
         party = PredictingParty.load(own.columns.name, config, table)
-        if not party.holds_any(ids):
-            party.close()
+        try:
+            lacks = party.lacks(ids)
+            if lacks is None:
+                return party
+            if lacks == "Got none":
+                lacks += "." if table is not None else TODAYS
+            path = table or config.data
             raise DataError(
-                f"The table of the server's own columns, '{table or own.data}', must "
-                "hold ids of '--rows'. Got none; name today's table by '--data', which "
-                "may be the file of '--rows'."
+                f"The table of the server's own columns, '{path}', must hold ids of "
+                f"'--rows'. {lacks}"
             )
-        return party
+        except BaseException:
+            party.close()
+            raise
     if table is not None:
         raise ConfigError(
             "The option '--data' goes with 'columns' in the server's config. Got it "

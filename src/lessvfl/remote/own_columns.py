@@ -124,7 +124,7 @@ def giveaways(own: OwnTable, ids: Ids | None, labels: LabelTable) -> list[Findin
     of_labels = leaks.rows_to_see(y, is_class)
     rows = of_labels
     if ids is not None and labels.ids is not None:
-        items = Ids(labels.ids[of_labels]).items
+        items = Ids(labels.ids[of_labels], ids.column).items
         row_of = dict(zip(items, of_labels.tolist(), strict=True))
         every = enumerate(itertools.chain.from_iterable(ids.parts()))
         both = [(row, row_of[item]) for row, item in every if item in row_of]

@@ -27,6 +27,7 @@ from lessvfl.run.ensemble import merge_parties
 from lessvfl.run.fitted import FittedParty, digest_of, digest_together
 from lessvfl.run.folder import load, part_of
 from lessvfl.run.record import RunRecord
+from lessvfl.terms import plural
 from lessvfl.wire import control
 
 ROWS_AT_ONCE = 10_000  # of the table, that go through the network
@@ -85,8 +86,18 @@ class PartyModels:
         self._ids = None if ids is None else [*ids.account_names()]
         self._record, self._folder = record, Path(config.out)
         models = [_fitted(config, run["seed"]) for run in record.runs]
-        for model in models:  # fails now if the table does not fit
-            self._encode(model)
+        # Fails now if the table does not fit. Seeds may have kept other columns.
+        counts = [model.encoding.apply(frame)[1] for model in models]
+        imputed, unseen = (
+            max(getattr(each, name) for each in counts)
+            for name in ("imputed", "unseen")
+        )
+        for n, words, done in (
+            (imputed, ("missing cell", "missing cells"), "filled in"),
+            (unseen, ("cell of a new category", "cells of new categories"), "as zeros"),
+        ):
+            if n:
+                log.info("%s %s, as in training", plural(n, *words), done)
         check_texts(config.reason_texts, models)
         self._noise = self._noise_of_training()
 
@@ -165,13 +176,7 @@ class PartyModels:
 
     def _encode(self, model: FittedParty) -> Tensor:
         """Return all rows of the table as the network takes them."""
-        matrix, counts = model.encoding.apply(self._frame)
-        for n, what in (
-            (counts.imputed, "missing"),
-            (counts.unseen, "of new categories"),
-        ):
-            if n:
-                log.info("%d cells are %s", n, what)
+        matrix, _ = model.encoding.apply(self._frame)
         weights = model.net.input_weights
         return torch.as_tensor(matrix, dtype=weights.dtype).unsqueeze(0)
 

@@ -23,6 +23,7 @@ from lessvfl.core.hidden_paths import Inference, PathParty, PathStep
 from lessvfl.core.protocol import QueryArrays, expect
 from lessvfl.core.trees.networks import HALF
 from lessvfl.data import Frame
+from lessvfl.data.id_kinds import rewritten
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
 from lessvfl.remote.accounts import BITS, Amounts, Most
 from lessvfl.remote.align import Ids, PartyAligner, keys
@@ -114,11 +115,21 @@ class PredictingParty:
         path = table_of(config) if table is None else table
         return cls(name, config, *data.load_columns(path, config.id, texts))
 
-    def holds_any(self, ids: NDArray[Any]) -> bool:
-        """Tell whether some of these ids are in its table; True where it has none."""
+    def lacks(self, ids: NDArray[Any]) -> str | None:
+        """Say why it cannot answer for these ids; None: it has some, or no ids at all.
+
+        Ids that are in its table in another writing are none of them.
+        """
         if self._ids is None:
-            return True
-        return not set(self._ids.items).isdisjoint(Ids(ids).items)
+            return None
+        asked = Ids(ids, self._ids.column)
+        own, others = (
+            {item.partition(":")[2] for item in some.items}
+            for some in (self._ids, asked)
+        )
+        if got := rewritten(others, own):
+            return got
+        return "Got none" if own.isdisjoint(others) else None
 
     def hello(self) -> control.Hello:
         """Return how this party greets."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lessvfl.core.hidden_paths import Inference
 from lessvfl.data import load_cells, load_ids, load_rows
 from lessvfl.data.frame import is_missing
-from lessvfl.data.id_kinds import without_zeros
+from lessvfl.data.id_kinds import rewritten
 from lessvfl.data.row_cells import canonical
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.run.decide import marks
@@ -135,13 +135,9 @@ def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
     _, labels, names = load_rows(table.path, (), table.label)
     ids = _unique(load_ids(table.path, id_column), id_column, table.path)
     place = _unique(columns[id_column], id_column, predictions)
-    alone = {without_zeros(one) for one in place.keys() - ids.keys()}
-    if n := sum(without_zeros(one) in alone for one in ids.keys() - place.keys()):
+    if got := rewritten(ids, place):
         raise DataError(
-            f"Ids of '{table.path}' must be written as in '{predictions}'. Got "
-            f"{plural(n, 'id')} with other zeros before or a decimal point behind: a "
-            "table has lost its zeros, as in a spreadsheet; write its ids out again as "
-            "texts."
+            f"Ids of '{table.path}' must be written as in '{predictions}'. {got}"
         )
     known = columns["prediction"]
     named = {
