@@ -49,7 +49,8 @@ from lessvfl.web import limits
 from lessvfl.web.tokens import Right, Tokens, prepare
 from lessvfl.wire import codec, dial
 from lessvfl.wire.codec import WireFrame
-from lessvfl.wire.control import Agreed, Align, Ask, Declined, Open
+from lessvfl.wire.control import Agreed, Align, Ask, Declined, Open, Welcome
+from lessvfl.wire.due import NotDueError
 from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.messages import Block
 
@@ -348,6 +349,30 @@ def test_a_party_that_comes_back_is_asked_again(folder):
         until(lambda: "bank" in predictor.hub.connected)
         assert alike(predictor.predict(places).z, right)
         assert sides["bank"].error is None
+
+
+def test_a_party_says_that_its_server_does_something_else(folder, caplog):
+    """Once, however often that server asks."""
+    own = dataclasses.replace(party_config("clinic", folder), server="10.0.0.1:8815")
+    predicting = PredictingParty("clinic", own, a_frame("clinic"), IDS)
+    with contextlib.closing(predicting):
+        for _ in range(3):
+            with pytest.raises(NotDueError) as caught:
+                predicting.due().accept(Welcome, None, ())
+            predicting.decline(caught.value)
+    sentence = (
+        "The server at 10.0.0.1:8815 must predict, by 'lessvfl predict server'. Got "
+        "one that trains."
+    )
+    assert [line for line in caplog.messages if "10.0.0.1" in line] == [sentence]
+    own = dataclasses.replace(own, out=str(folder / "another"))
+    training = PartyProcess("clinic", own, a_frame("clinic"), IDS)
+    with contextlib.closing(training), pytest.raises(NotDueError) as caught:
+        training.due().accept(Open, None, ())
+    assert str(caught.value) == (
+        "The server at 10.0.0.1:8815 must train, by 'lessvfl server'. Got one that "
+        "predicts."
+    )
 
 
 def test_who_dials_again_takes_the_place_of_its_dead_connection(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from lessvfl.errors import PartyLostError
 from lessvfl.wire import dial, flight
 from lessvfl.wire.connection import GoneError
 from lessvfl.wire.control import Hello
+from lessvfl.wire.due import NotDueError
 
 HELLO = Hello("clinic", 1, "cpu", {})
 ADDRESS = flight.Address("10.1.2.3:8815", None)
@@ -98,6 +100,33 @@ def test_a_connection_that_breaks_is_told_and_so_is_the_next(
         "to 10 min"
     )
     assert caplog.messages == [gone, gone]
+
+
+def test_a_server_of_another_command_is_dialled_more_and_more_slowly(
+    clock, monkeypatch, caplog
+):
+    """What is not due keeps no party from waiting, and from giving up."""
+    dialled = []
+
+    def answer(address, hello, handle, due, beat, carried):
+        dialled.append(clock.now)
+        handle(NotDueError("It trains."))
+        raise GoneError("no proper reply")
+
+    monkeypatch.setattr(dial, "_answer", answer)
+    with caplog.at_level("INFO"), pytest.raises(PartyLostError, match="for 10 min"):
+        dial.serve(
+            ADDRESS,
+            HELLO,
+            lambda message: message,
+            patience=600,
+            decline=str,
+            sleep=clock.sleep,
+        )
+    pauses = [b - a for a, b in itertools.pairwise(dialled)]
+    assert pauses[:6] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.0])
+    assert min(pauses[5:]) == pytest.approx(2.0)
+    assert len(caplog.messages) == 10  # one at once, then one a minute
 
 
 # What the engine says, as of pyarrow 26, and what a reader is told.

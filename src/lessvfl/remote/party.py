@@ -58,7 +58,7 @@ from lessvfl.status import Status
 from lessvfl.terms import plural
 from lessvfl.wire import control, messages
 from lessvfl.wire.dial import Listener, Server, serve
-from lessvfl.wire.due import ENDS, Bound, Due, query, requests
+from lessvfl.wire.due import ENDS, Bound, Due, of_training, query, requests
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +151,9 @@ class PartyProcess:
 
     def due(self) -> Due:
         """Return what a server may ask for now."""
+        return of_training(self._due(), self.config.server)
+
+    def _due(self) -> Due:
         at, policy, n_rows = self.state, self.config.policy, self.own.whole.n_rows
         is_first = not isinstance(at, Aligning)
         most_ids = policy.align_ids * n_rows

@@ -90,10 +90,13 @@ def serve(
 
     def heard(message: Any) -> Any:
         nonlocal end, pauses, was_there, since, told
+        if isinstance(message, NotDueError):  # no reason to dial at once, nor longer
+            was_there = True
+            return decline(message)
         if told is not None or not was_there:
             listener.came()
         was_there, told = True, None
-        reply = (decline if isinstance(message, NotDueError) else handle)(message)
+        reply = handle(message)
         since = time.monotonic()
         end, pauses = since + patience, _pauses()
         return reply

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -122,6 +122,8 @@ class Due:
     kinds: Mapping[type, Bound]
     what: str = "A reply"
     always: tuple[type, ...] = FROM_PARTY
+    # What is said of kinds that are of another command of the other side.
+    wrong: Mapping[type, str] = field(default_factory=dict)
 
     @property
     def most_bytes(self) -> int:
@@ -133,6 +135,8 @@ class Due:
         """Refuse a message that is not due, by what its head says."""
         bound = self.kinds.get(kind)
         if bound is None:
+            if kind in self.wrong:
+                raise _not_due(self.wrong[kind])
             if kind not in self.always:
                 names = " or ".join(due.__name__ for due in self.kinds)
                 raise _not_due(f"{self.what} must be {names}. Got {kind.__name__}.")
@@ -162,6 +166,24 @@ def requests(phase: SessionPhase, bounds: Mapping[type, Bound]) -> Due:
     """Return what a server may ask now; a kind without a bound has no arrays."""
     kinds = {kind: bounds.get(kind, Bound()) for kind in REQUESTS[phase]}
     return Due(kinds, "A request", FROM_SERVER)
+
+
+def of_training(due: Due, server: str) -> Due:
+    """Have a party that trains say what is wrong with a server that predicts."""
+    sentence = (
+        f"The server at {server} must train, by 'lessvfl server'. Got one that "
+        "predicts."
+    )
+    return replace(due, wrong={control.Open: sentence})
+
+
+def of_predictions(due: Due, server: str) -> Due:
+    """Have a party that predicts say what is wrong with a server that trains."""
+    sentence = (
+        f"The server at {server} must predict, by 'lessvfl predict server'. Got one "
+        "that trains."
+    )
+    return replace(due, wrong={control.Welcome: sentence})
 
 
 # Where nobody says what is due: a message of every kind, but a small one.

@@ -58,7 +58,7 @@ from lessvfl.run.accounting import spent_by
 from lessvfl.run.record import JOURNAL, TOLD
 from lessvfl.terms import MINUTE
 from lessvfl.wire import codec, control, dial, messages
-from lessvfl.wire.due import Bound, Due, NotDueError, query, requests
+from lessvfl.wire.due import Bound, Due, NotDueError, of_predictions, query, requests
 
 OPENS = 60  # times that a model is taken up in a minute, at most
 PLACE_BYTES = 8  # of a row that is asked for
@@ -82,6 +82,7 @@ class PredictingParty:
         ids: NDArray[Any] | None = None,
     ) -> None:
         self.name, self.config = name, config
+        self._declined = ""  # what was not due, until something is
         self._opens: deque[float] = deque(maxlen=OPENS)  # when a model was taken up
         self.folder = Path(config.out)
         self.record = record_of(name, config)
@@ -148,6 +149,9 @@ class PredictingParty:
 
     def due(self) -> Due:
         """Return what a server may ask for now."""
+        return of_predictions(self._due(), self.config.server)
+
+    def _due(self) -> Due:
         at = self.state
         if isinstance(at, Waiting):
             return requests("before a model", {})
@@ -189,12 +193,15 @@ class PredictingParty:
 
     def decline(self, error: NotDueError) -> control.Declined:
         """Decline what must not be asked for now."""
-        log.warning("%s", error)
+        if error.public != self._declined:  # it is told once, however often it comes
+            log.warning("%s", error)
+        self._declined = error.public
         self._note("declined", "what is not due")
         return control.Declined(error.public)
 
     def handle(self, message: Any) -> Any:
         """Answer one message of the server's, or decline to."""
+        self._declined = ""
         try:
             with in_a_sentence(self.name):
                 return self._handle(message)
