@@ -609,3 +609,36 @@ def test_cells_and_labels_of_any_size_are_judged_alike():
         assert [one.column for one in found] == ["told", "tiny"]
     found = giveaways(frame, (y > 0).astype(int), is_class=True)
     assert [one.column for one in found] == ["told", "tiny"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "done"),
+    [
+        (["(5.00)", "1.5", "7"], "read as numbers, (5.00) as -5"),
+        (["<0.3", "7.5", "8", "9"], "read as numbers, <0.3 as 0.3"),
+        (
+            ["(5.00)", "<0.3", "7.5", "8", "9"],
+            "read as numbers, (5.00) as -5, <0.3 as 0.3",
+        ),
+        (["5 %", "7 %"], "read as numbers"),
+    ],
+)
+def test_how_parentheses_and_limits_are_read_is_said(cells, done):
+    frame = frame_of(pd.DataFrame({"amount": (cells * N)[:N]}))
+    _, (finding,) = infer_columns(frame)
+    assert finding.done == done
+
+
+@pytest.mark.parametrize(
+    ("cells", "are_codes"),
+    [
+        (["007", "010", "200"], True),
+        (["1e5", "2e5", "12"], True),
+        (["A07", "007"], False),
+        (["red", "blue"], False),
+    ],
+)
+def test_texts_of_digits_are_said_to_be_codes(cells, are_codes):
+    _, inferred = found({"code": (cells * N)[:N]})
+    said = [one.what for one in remarks(inferred, None, True)]
+    assert ("codes of digits, such as 007 or 1e5" in said) == are_codes

@@ -173,7 +173,14 @@ def _with_columns(
     return replace(frame, columns=tuple(columns), numeric=numeric, text=text)
 
 
+DIGIT_CODE = re.compile(r"\s*[-+]?[0-9]+(?:[eE][0-9]+)?\s*")
 DECIMAL_COMMA = Reading("number", decimal=",", thousands=".")
+
+
+def are_digits(cells: Sequence[str | None]) -> bool:
+    """Tell whether texts, None where missing, are digits that are no amounts."""
+    texts = {text for text in cells if text is not None}
+    return len(texts) > 0 and all(map(DIGIT_CODE.fullmatch, texts))
 
 
 def _left_out(what: str) -> Finding:
@@ -214,7 +221,13 @@ def _judge_texts(
 
 def _describe(reading: Reading, tally: Mapping[str, int]) -> Finding:
     """Say how the texts of a column are read, and which of them are missing cells."""
+    from lessvfl.data.readings import LIMITS
+
     finding = _of_kind(reading)
+    first = {text.lstrip()[:1] for text in tally} if reading.kind == "number" else set()
+    for marks, how in (({"("}, "(5.00) as -5"), ({*LIMITS}, "<0.3 as 0.3")):
+        if not first.isdisjoint(marks):
+            finding = replace(finding, done=f"{finding.done}, {how}")
     if not reading.missing:
         return finding
     n_cells = sum(n for text, n in tally.items() if text.strip() in reading.missing)
@@ -365,6 +378,9 @@ def _remarks_on(
         done = "kept; it tells nothing"
         yield Finding(None, "one value in every row", done, "kept")
     elif index in frame.text:
+        if are_digits(frame.text[index].tolist()):
+            what = "codes of digits, such as 007 or 1e5"
+            yield Finding(None, what, "kept as texts, zeros and all", "kept")
         counts = np.bincount(present.astype(np.int64))
         if n_rare := int((counts < RARE).sum()):
             many = "category" if n_rare == 1 else "categories"
