@@ -40,7 +40,7 @@ def test_a_loss_that_may_be_none_is_not_overstated():
     assert intervals.bias(none, "bank") == ""
     little = record(run(0, 0.8, 0.05, 0.04, loss=0.01))
     assert intervals.loss_words(little, "bank") == "0.010 (-0.040 to 0.050)"
-    for loss, said in ((0.0, ""), (0.01, f", {intervals.OVERSTATED}")):
+    for loss, said in ((0.0, ""), (-0.01, ""), (0.01, f", {intervals.OVERSTATED}")):
         plain = record(run(0, 0.8, 0.0, 0.0, loss=loss))
         plain.runs[0]["missed"] = None
         assert intervals.bias(plain, "bank") == said

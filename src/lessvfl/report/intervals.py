@@ -118,7 +118,7 @@ def bias(record: RunRecord, party: str) -> str:
     """Say that what the score falls without a party is overstated, if it falls."""
     found = of_loss(record, party)
     without, whole = tables.missed(record)[party]
-    falls = found.low > 0 if found else f"{without:.3f}" != f"{whole:.3f}"
+    falls = found.low > 0 if found else round(whole - without, 3) > 0
     return f", {OVERSTATED}" if falls else ""
 
 
