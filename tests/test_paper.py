@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 import torch
+from tests.test_algorithm import fista
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,7 +24,7 @@ from lessvfl.core.network import MLP
 from lessvfl.core.plans import Batches
 from lessvfl.methods.base import LAM_SHARE
 from lessvfl.run import profiles
-from lessvfl.run.build import Builder
+from lessvfl.run.build import Builder, clamp_batch
 from lessvfl.run.simulate import Job, simulate
 from lessvfl.wire.messages import Select
 
@@ -93,16 +94,9 @@ class Reference:
     def algorithm_1(self):
         """Run all stages and train on; return K_m and the features of each party."""
         self.algorithm_2("pretrain")  # stage 1
-        with torch.no_grad():  # stage 2, lines 1 to 4
-            H = [net(X) for net, X in zip(self.h, self.X, strict=True)]
-        stored, stage = torch.cat(H, dim=1), "select_components"
-
-        def risk(B: Batch) -> Tensor:
-            return self.risk(self.h_s(stored[B]), self.y[B])
-
-        own = (self.lam_s, self.eta_s, self.batches(stage))  # lines 5 to 10
-        is_kept = self.proximal_sgd(stage, "the server", self.h_s, risk, *own)
-        K = list(is_kept.split([h.shape[1] for h in H]))  # line 12
+        H = self.embeddings()  # lines 1 to 4
+        is_kept = self.stage_2(torch.cat(H, dim=1))
+        K = list(is_kept.split([h.shape[1] for h in H]))  # lines 11, 12
         features = [self.stage_3(m, K[m], H[m]) for m in range(len(self.h))]
         for m, kept in enumerate(features):  # line 21: what is left
             self.X[m] = self.X[m][:, kept]
@@ -112,11 +106,26 @@ class Reference:
         self.algorithm_2("train")
         return K, features
 
+    def embeddings(self) -> list[Tensor]:
+        """Return what the parties' networks say of all rows."""
+        with torch.no_grad():
+            return [net(X) for net, X in zip(self.h, self.X, strict=True)]
+
+    def stage_2(self, H: Tensor):
+        """Find the components that the server needs: lines 5 to 10."""
+
+        def R(B):
+            return self.risk(self.h_s(H[B]), self.y[B])
+
+        stage, who = "select_components", "the server"
+        own = (self.lam_s, self.eta_s, self.batches(stage))
+        return self.proximal_sgd(stage, who, self.h_s, R, *own)
+
     def stage_3(self, m, K_m, pretrained):
         """Match the pre-trained embedding in K_m: lines 13 to 20 of party m."""
         net, X = self.h[m], self.X[m]
 
-        def H(B: Batch) -> Tensor:
+        def H(B):
             return (net(X[B]) - pretrained[B])[:, K_m].square().sum(dim=1).mean()
 
         lam, stage, who = self.lam_m, "select_features", f"party '{self.names[m]}'"
@@ -239,9 +248,10 @@ def both(monkeypatch):
     return run
 
 
-def reference_of(problem, settings):
+def reference_of(problem, settings, seed=SEED):
     """Return the reference at the weights, rows and batches of lessvfl."""
-    build, how = Builder(settings, [SEED], "cpu"), settings.config
+    build = Builder(settings, [seed], "cpu")
+    how = clamp_batch(settings.config, len(problem.y_train))
     labels, n_rows = build.server_labels([problem]), len(problem.y_train)
     tables = [build.rows([own.X_train])[0] for own in problem.parties]
     nets = [
@@ -258,7 +268,7 @@ def reference_of(problem, settings):
     }
 
     def batches(stage, *who):
-        own = (n_rows, how.batch_size, (SEED,), (stage, *who), how.row_order)
+        own = (n_rows, how.batch_size, (seed,), (stage, *who), how.row_order)
         for _, rows in Batches(*own).steps(epochs[stage], torch.device("cpu")):
             yield rows if isinstance(rows, slice) else rows[0]
 
@@ -306,3 +316,54 @@ def test_less_vfl_is_algorithm_1(both, activation, task):
 def test_so_it_is_where_every_epoch_has_the_same_batches(both, activation, given):
     """Batches are slices then, and linear networks see them by their moments."""
     agree(*both("binary", activation=activation, row_order="file", **given))
+
+
+# -------------------------------------------------- how far stage 2 is from its minimum
+
+
+@pytest.mark.parametrize(
+    ("seed", "expected"), [(0, (2.0, 37, 3)), (1, (1.8, 37, 3))], ids=str
+)
+def test_stage_2_of_profile_paper_stops_far_from_its_minimum(seed, expected):
+    """The figures of docs/paper.md: the residual over lambda, and two sizes of K."""
+    dataset = data.load("breast-cancer")
+    given = {"dtype": "float64"}
+    settings = profiles.resolve("less-vfl", "paper", dataset, given)
+    problem = Job(dataset, settings, parties=3).problem(seed)
+    server = reference_of(problem, settings, seed)
+    server.algorithm_2("pretrain")
+    H = torch.cat(server.embeddings(), dim=1)
+    K = server.stage_2(H)
+    residual = optimality(server, H)
+    least = minimise(server, H)
+    assert optimality(server, H) < 1e-6
+    found = (round(residual, 1), int(K.sum()), int(least.sum()))
+    assert found == expected
+
+
+def optimality(server, H):
+    """Return the largest violation of a group's optimality condition, over lambda."""
+    w = server.h_s[0].weight
+    (slope,) = torch.autograd.grad(server.risk(server.h_s(H), server.y), [w])
+    w, lam = w.detach(), server.lam_s
+    norms = w.norm(dim=0)
+    kept = (slope + lam * w / norms.clamp_min(1e-300)).norm(dim=0)
+    removed = torch.relu(slope.norm(dim=0) - lam)
+    return float(torch.where(norms > 0, kept, removed).max() / lam)
+
+
+def minimise(server, H):
+    """Solve stage 2 (Eq. 4) for a linear server of two classes, by FISTA."""
+    layer, y = server.h_s[0], server.y.numpy()
+    x, w, b = H.numpy(), layer.weight.detach().numpy(), layer.bias.detach().numpy()
+    rows = np.c_[x, np.ones(len(x))]
+    lipschitz = np.linalg.eigvalsh(rows.T @ rows).max() / 4 / len(x)
+
+    def gradient(w, b):
+        error = 1 / (1 + np.exp(-(x @ w.T + b)[:, 0])) - y
+        return error[None] @ x / len(x), error.mean(keepdims=True)
+
+    own = fista(gradient, lipschitz, server.lam_s, w, b)
+    for parameter, values in zip((layer.weight, layer.bias), own, strict=True):
+        parameter.data.copy_(torch.as_tensor(values))
+    return layer.weight.detach().norm(dim=0) > 0
