@@ -22,7 +22,6 @@ from lessvfl import data
 from lessvfl.core import solve
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import Batches
-from lessvfl.methods.base import LAM_SHARE
 from lessvfl.run import profiles
 from lessvfl.run.build import Builder, clamp_batch
 from lessvfl.run.simulate import Job, simulate
@@ -31,6 +30,7 @@ from lessvfl.wire.messages import Select
 # ------------------------------------------------------------------------ the reference
 
 Batch = Tensor | slice  # the rows of a step
+SHARE = 0.6  # of the least lambda that removes everything; not in the paper
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "none": nn.Identity}
 RISKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "binary": lambda z, y: F.binary_cross_entropy_with_logits(z.squeeze(1), y),
@@ -130,7 +130,7 @@ class Reference:
 
         lam, stage, who = self.lam_m, "select_features", f"party '{self.names[m]}'"
         if lam is None:
-            lam = LAM_SHARE * least_that_removes_all(net, H)
+            lam = SHARE * least_that_removes_all(net, H)
         own = (lam, self.eta_m, self.batches(stage, who))
         return self.proximal_sgd(stage, who, net, H, *own)
 
@@ -169,8 +169,6 @@ SHORT = {
     "party_step_size": 0.02,
     "train_epochs": 3,
 }
-
-
 # What leaves some features of every party, and not all of them.
 LAM_PARTY = {"binary": 2.0, "multiclass": 2.0, "regression": 0.7}
 
