@@ -63,7 +63,8 @@ report/test_evaluation report/test_leading_score report/test_page report/test_re
 report/test_selection_figures report/test_sides run/test_decide run/test_experiment
 run/test_export run/test_fitted run/test_missing run/test_profiles run/test_recorder
 run/test_weights status/test_status test_checks test_docs test_estimator test_examples
-test_pictures test_readme test_start web/test_site wire/test_front wire/test_ledger
+test_paper test_pictures test_readme test_start web/test_site wire/test_front
+wire/test_ledger
 """.split()
 # Those of them that run what other tests run, too: no coverage is measured there.
 REPEATS = """

@@ -38,15 +38,15 @@ def collapse(
 
 
 class BatchMoments:
-    """X'X / n of batches in file order, each computed when it is first asked for.
+    """X'X / n of batches that are slices, each computed when it is first asked for.
 
-    They are asked for where a batch has at least half as many rows as columns, so all
-    of them take at most twice the memory of the table (S, N, columns).
+    They are asked for where a batch has at least half as many rows as columns, so those
+    of one epoch take at most twice the memory of the table (S, N, columns).
     """
 
     def __init__(self, table: Tensor) -> None:
         self._table = table
-        self._known: dict[int, Tensor] = {}  # by the first row
+        self._known: dict[tuple[int, int], Tensor] = {}  # by start and stop
 
     def serve(self, rows: Rows) -> bool:
         """Tell whether a batch is to enter by its moments."""
@@ -58,15 +58,15 @@ class BatchMoments:
     def squares(self, maps: Tensor, rows: slice) -> Tensor:
         """Return the mean over rows of |map x|², (S, k) for maps (S, k, columns)."""
         self.add(rows)
-        moment = self._known[rows.start]
+        moment = self._known[rows.start, rows.stop]
         squares: Tensor = Quadratic.apply(maps, moment)  # type: ignore[no-untyped-call]
         return squares
 
     def add(self, rows: slice) -> None:
         """Compute the moments of a batch, unless they are known."""
-        if rows.start not in self._known:
+        if (rows.start, rows.stop) not in self._known:
             X = take(self._table, rows)
-            self._known[rows.start] = X.mT @ X / X.shape[1]
+            self._known[rows.start, rows.stop] = X.mT @ X / X.shape[1]
 
 
 class Quadratic(torch.autograd.Function):
