@@ -90,14 +90,14 @@ MEMORY = 64  # MiB that reading frames may take, whatever is in them
 WIDEST = 8 << 20  # bytes of the arrays of a frame that is too large
 DUE_BYTES = 1 << 16  # of the arrays that are due, where a bound is all there is
 ERRORS = (connection.GoneError, *flight.LOST)
-BLOCK = messages.Block(torch.arange(40.0).view(1, 10, 4), (4,))
+BLOCK = messages.Block(torch.arange(40.0).view(10, 4))
 KINDS: list[Any] = [
     messages.Describe(),
     messages.Description("lab", 120, 4),
     messages.Begin(TrainPlan("train", 1.5, 100, "file", "adam", 0.01, None)),
     messages.Embedding("train", BLOCK),
-    messages.Done("train", (False,)),
-    messages.Done("train", (True,), messages.Block(torch.ones(1, 4), (4,))),
+    messages.Done("train"),
+    messages.Done("train", True, messages.Block(torch.ones(4))),
     control.Hello("lab", 1, "cpu", versions()),
     control.Align(b"offer"),
     control.Save("train-3"),
@@ -180,11 +180,11 @@ def mutate(rng: random.Random, how: str, frame: bytes, before: list[bytes]) -> b
             fields["arrays"] = np.nan
         case "shape" if is_block and len(fields["arrays"]) == 1:
             values = np.frombuffer(body, np.float32).reshape(fields["arrays"][0][1])
-            twice = [np.concatenate([values, values], axis) for axis in (0, 1, -1)]
-            less = [values[:0], values[:, 1:], values[..., :0], values.reshape(1, -1)]
+            axes = range(values.ndim)
+            twice = [np.concatenate([values, values], axis) for axis in axes]
+            less = [values[:0], values[1:], values[..., :0], values.reshape(1, -1)]
             values = rng.choice([*twice, *less, values[None], values.astype(float)])
             fields["arrays"] = [[values.dtype.name, list(values.shape)]]
-            fields["widths"] = [values.shape[-1]] * len(values)
             body = values.tobytes()
         case "lie":
             name, value = rng.choice(_lies(fields))
@@ -199,10 +199,9 @@ def _lies(fields: dict[str, Any]) -> list[tuple[str, Any]]:
     if "embedding_size" in fields:
         return [("embedding_size", 10**12), ("n_samples", 121), ("version", 2)]
     if "ahead" in fields:
-        lies = [("ahead", not fields["ahead"]), ("stage", "joint_lasso")]
-        return [*lies, ("widths", [0] * len(fields["widths"]))]
+        return [("ahead", not fields["ahead"]), ("stage", "joint_lasso")]
     if "silent" in fields:
-        return [("silent", [True]), ("silent", [False] * 3), ("stage", "embed")]
+        return [("silent", not fields["silent"]), ("stage", "embed")]
     return [("arrays", 3)]
 
 
@@ -490,18 +489,15 @@ class Attack:
 
 def blocks() -> list[messages.Block]:
     """Return one block in every number of bits."""
-    values, mask = torch.rand(1, 8, 4), torch.ones(1, 4, dtype=torch.bool)
-    return [
-        messages.Block.in_bits(values, (4,), bits, mask, (0,), "fuzz")
-        for bits in (4, 8, 16, 32)
-    ]
+    values = torch.rand(8, 4)
+    return [messages.Block.in_bits(values, n, 0, "fuzz") for n in (4, 8, 16, 32)]
 
 
 def all_due() -> list[tuple[str, Due]]:
     """Return what may be due to either side, and to whom."""
     ids = {control.Align: Bound(DUE_BYTES)}
-    shape = BlockShape((1, 8, 4), torch.float32, 8)
-    formats = ((torch.float32, (1, 8, 4)),)
+    shape = BlockShape((8, 4), torch.float32, 8)
+    formats = ((torch.float32, (8, 4)),)
     to_server = [
         due.replies(control.Align(b""), ids),
         due.replies(messages.Describe(), {}),
@@ -522,14 +518,14 @@ def inflate(rng: random.Random, frame: bytes) -> bytes:
     match rng.choice(("levels", "more", "arrays", "nested")):
         case "levels" if fields.get("coded"):
             n_rows = rng.choice((0, 9, 10**4, 10**9, 2**40))
-            fields["coded"] = [rng.choice((4, 8, 16)), "float64", [1, n_rows, 4]]
+            fields["coded"] = [rng.choice((4, 8, 16)), "float64", [n_rows, 4]]
         case "levels" | "more":
             body = bytes(rng.randrange(WIDEST))
             fields["arrays"] = [["uint8", [len(body)]]]
             if "coded" in fields:
                 n_values = len(body) // 4 * 8
-                fields["coded"] = [4, "float64", [1, n_values // 4, 4]]
-                fields["arrays"] = [["uint8", [n_values // 2]], ["float32", [2, 1]]]
+                fields["coded"] = [4, "float64", [n_values // 4, 4]]
+                fields["arrays"] = [["uint8", [n_values // 2]], ["float32", [2]]]
                 body = body[: n_values // 2] + bytes(8)
         case "arrays":
             size = rng.choice((0, 1 << 31, 1 << 40))
@@ -574,7 +570,7 @@ def count_frames(n: int, seed: int) -> Counter[str]:
     for block in blocks():
         whole += [messages.Embedding("train", block, True)]
         whole += [messages.Descend("train", block)]
-    values = (torch.rand(1, 8, 4),)
+    values = (torch.rand(8, 4),)
     whole += [messages.Query("train", 0, values), messages.QueryReply("train", values)]
     frames, readers = [encode(WireFrame(m, 1)) for m in whole], all_due()
     for _ in range(n):

@@ -1,8 +1,10 @@
 """Compare the numbers that two commits print, run by run.
 
 Every case is run with both trees, each as a process of its own with one thread, and the
-JSON objects are compared field by field; numbers must be equal to the last bit. Fields
-that only the second tree has are new, and named; one that it lost is a difference.
+JSON objects are compared field by field; numbers must be equal to the last bit. With
+``--within 1e-3`` fractions may be that far apart; whole numbers (bytes, rounds) and
+names (features kept) must be equal. Fields that only the second tree has are new, and
+named; one that it lost is a difference.
 
     python benchmarks/golden.py --before 2b5a400 --jobs 2
     python benchmarks/golden.py --before HEAD~3 --after HEAD --cases 'run/*/digits*'
@@ -142,7 +144,7 @@ run/local-lasso/module-paper                {mixed} {half} {party_net} profile=p
     lam_party=4
 run/group-lasso/modules                     digits {two} {own} lam_party=0.6
 
-# Feature groups; several seeds as one batch.
+# Feature groups; several seeds.
 run/less-vfl-auto/groups-seeds              {mixed} {named} {groups} --seeds 0,1
 run/less-vfl/groups                         {mixed} {named} {groups} lam_party=0.6
 run/group-lasso/groups                      {mixed} {named} {groups} lam_party=12
@@ -424,10 +426,27 @@ class Difference(NamedTuple):
         largest = max(abs(self.before), abs(self.after))
         return float(abs(self.before - self.after) / largest) if largest else 0.0
 
+    def is_within(self, bound: float) -> bool:
+        """Tell whether these are two fractions no further apart than a bound."""
+        if not (isinstance(self.before, float) and isinstance(self.after, float)):
+            return False
+        apart = abs(self.before - self.after)
+        return apart <= bound * max(1.0, abs(self.before), abs(self.after))
 
-def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
-    """Compare two JSON objects, but for what `UNCOMPARED` declares."""
-    return list(differences(_compared(before), _compared(after)))
+
+def compare(
+    before: Mapping[str, Any], after: Mapping[str, Any], within: float = 0.0
+) -> list[Difference]:
+    """Compare two JSON objects, but for what `UNCOMPARED` declares.
+
+    Fractions differ where they are further apart than `within`, absolutely and
+    relatively.
+    """
+    return [
+        one
+        for one in differences(_compared(before), _compared(after))
+        if not one.is_within(within)
+    ]
 
 
 def _compared(value: Any, key: str = "") -> Any:
@@ -486,7 +505,9 @@ class Result:
         return max((one.relative or 0.0 for one in self.differences), default=0.0)
 
 
-def run_case(case: Case, before: Tree, after: Tree, scratch: Path) -> Result:
+def run_case(
+    case: Case, before: Tree, after: Tree, scratch: Path, within: float = 0.0
+) -> Result:
     """Run a case with both trees and compare."""
     sides = [(before, case.command), (after, case.command)]
     if case.against_run:
@@ -500,7 +521,7 @@ def run_case(case: Case, before: Tree, after: Tree, scratch: Path) -> Result:
         same = words[0] == words[-1] and len(words) == len(answers)
         verdict = "skipped" if same else "failed"
         return Result(case, verdict, words[0], answers=answers)
-    found = compare(*(json.loads(answer.output) for answer in answers))
+    found = compare(*(json.loads(answer.output) for answer in answers), within)
     new = [one.path for one in found if one.before == MISSING]
     found = [one for one in found if one.before != MISSING]
     return Result(case, "differs" if found else "equal", "", found, answers, new)
@@ -543,6 +564,7 @@ def main() -> None:
     parser.add_argument("--after", help="revision or folder; else the working tree")
     parser.add_argument("--cases", default="*", help="globs over names of cases: a,b")
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
+    parser.add_argument("--within", type=float, default=0.0, help="for fractions")
     given = parser.parse_args()
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory())).resolve()
@@ -566,7 +588,7 @@ def main() -> None:
         # Whoever interrupts waits for the cases under way and not for all others.
         stack.callback(pool.shutdown, cancel_futures=True)
         for result in pool.map(
-            lambda case: run_case(case, before, after, scratch), cases
+            lambda case: run_case(case, before, after, scratch, given.within), cases
         ):
             show(result, width)
             results.append(result)

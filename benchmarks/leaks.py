@@ -80,26 +80,26 @@ def a_secret(number: int) -> int:
 
 def network(net: NetConfig, n_columns: int, seed: int, name: str) -> MLP:
     """Return a party's network as it starts."""
-    where = ((seed,), name, torch.float64, torch.device("cpu"))
+    where = (seed, name, torch.float64, torch.device("cpu"))
     widths = net.party_widths(n_columns)
     return MLP.create(widths, net.activation, *where, net.input_scale)
 
 
 def inverted(known: MLP, h: Tensor, n_columns: int) -> Tensor:
     """Return columns that explain embeddings (n, E) by a network that is known."""
-    x = torch.zeros(1, len(h), n_columns, dtype=torch.float64, requires_grad=True)
+    x = torch.zeros(len(h), n_columns, dtype=torch.float64, requires_grad=True)
     search = torch.optim.LBFGS([x], max_iter=1000, tolerance_grad=1e-14)
     size = 1 / float(h.std())
 
     def miss() -> Tensor:
         search.zero_grad()
-        loss = (size * (known(x)[0] - h)).square().sum()
+        loss = (size * (known(x) - h)).square().sum()
         loss.backward()
         return loss
 
     for _ in range(5):
         search.step(miss)
-    return x.detach()[0]
+    return x.detach()
 
 
 def columns_read(profile: str, n_columns: int, private: str, n_parties: int) -> float:
@@ -111,11 +111,11 @@ def columns_read(profile: str, n_columns: int, private: str, n_parties: int) -> 
     for number in range(n_parties):
         name = f"party{number}"
         rng = np.random.default_rng(number)
-        true = torch.as_tensor(rng.normal(size=(1, N_ROWS, n_columns)))
+        true = torch.as_tensor(rng.normal(size=(N_ROWS, n_columns)))
         seed = 0 if private == "shared" else a_secret(number)
-        h = network(net, n_columns, seed, name)(true)[0].detach()
+        h = network(net, n_columns, seed, name)(true).detach()
         found = inverted(network(net, n_columns, 0, name), h, n_columns)
-        both = zip(found.T.numpy(), true[0].T.numpy(), strict=True)
+        both = zip(found.T.numpy(), true.T.numpy(), strict=True)
         alike += [abs(np.corrcoef(mine, own)[0, 1]) for mine, own in both]
     return float(np.nanmean(alike))
 
@@ -126,10 +126,10 @@ def blind_read(true: np.ndarray[Any, Any]) -> float:
     table = data.from_arrays([[0.0], [1.0]], [0, 1])
     net = profiles.resolve("less-vfl-auto", "default", table).net
     secret = a_secret(0)
-    x = torch.as_tensor(true)[None]
+    x = torch.as_tensor(true)
     h = network(net, true.shape[1], secret, "party")(x).detach().float()
-    _, sent = coding.encode(h, 8, None, (secret,), "up")
-    seen = sent[0].double().numpy()
+    _, sent = coding.encode(h, 8, secret, "up")
+    seen = sent.double().numpy()
     ica = FastICA(random_state=0, max_iter=3000, whiten="unit-variance")
     sources = ica.fit_transform(seen / seen.std(axis=0))
     n = true.shape[1]
@@ -148,7 +148,7 @@ class Listener:
     def handle(self, party: Party, request: Any, handle: Any) -> Any:
         """Let a party answer, and write down what it says of which rows."""
         if not len(self.X):  # of all columns: those removed leave the party's rows
-            self.X = party.X_train[0].double()
+            self.X = party.X_train.double()
         if self.lies and isinstance(request, messages.Descend):
             how = self._pull if self.lies == "pull" else self._turn
             values = how(party._training, request.gradient.values)
@@ -157,7 +157,7 @@ class Listener:
         reply = handle(party, request)
         if not isinstance(reply, messages.Embedding):
             return reply
-        training, said = party._training, reply.block.values[0].double()
+        training, said = party._training, reply.block.values.double()
         where: Any = slice(None)
         number, stage = len(self.heard), training.plan.stage if training else ""
         if isinstance(request, messages.Embed):
@@ -165,9 +165,9 @@ class Listener:
                 return reply
             stage = request.stage
             if request.n_rows is not None:
-                where = party._drawn(request, request.n_rows)[0]
+                where = party._drawn(request, request.n_rows)
         elif training is not None and isinstance(training.rows, Tensor):
-            where = training.rows[0]
+            where = training.rows
             number = training.step // training.batches.n_per_epoch
         unseen = torch.full((len(self.X), said.shape[1]), torch.nan).double()
         self.heard.setdefault((stage, number), unseen)[where] = said
@@ -182,20 +182,20 @@ class Listener:
 
     def _turn(self, training: Any, gradient: Tensor) -> Tensor:
         """Return gradients that turn the first weights to single columns."""
-        known = torch.nonzero(training.rows[0] < N_KNOWN)[:, 0]
-        X = self.X[training.rows[0][known]]
-        aims = self._aims(training, gradient.shape[2], 1)
+        known = torch.nonzero(training.rows < N_KNOWN)[:, 0]
+        X = self.X[training.rows[known]]
+        aims = self._aims(training, gradient.shape[1], 1)
         turned = torch.zeros_like(gradient)
         if len(known):
-            turned[0, known] = torch.linalg.pinv(X.T)[:, aims].to(gradient)
+            turned[known] = torch.linalg.pinv(X.T)[:, aims].to(gradient)
         return turned / turned.abs().max().clamp_min(1e-9) * gradient.abs().max()
 
     def _pull(self, training: Any, gradient: Tensor) -> Tensor:
         """Return gradients towards some columns, of the rows that are known."""
-        rows, h = training.rows[0], training.h.detach()
-        columns = self._aims(training, h.shape[2], PULLED)
+        rows, h = training.rows, training.h.detach()
+        columns = self._aims(training, h.shape[1], PULLED)
         wanted = self.X[rows][:, columns].to(h) * h.std().clamp_min(1e-3)
-        pull = (h - wanted) * (rows < N_KNOWN).view(1, -1, 1)
+        pull = (h - wanted) * (rows < N_KNOWN).unsqueeze(1)
         return pull / pull.abs().max().clamp_min(1e-9) * gradient.abs().max()
 
     def said(self, scored: bool = False, last: bool = False) -> np.ndarray[Any, Any]:

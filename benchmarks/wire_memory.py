@@ -91,23 +91,22 @@ def _mib(key: str) -> float:
 
 def coded(values: torch.Tensor, bits: int) -> messages.Block:
     """Return a block in so many bits a value."""
-    mask = torch.ones(1, WIDTH, dtype=torch.bool)
-    return messages.Block.in_bits(values, (WIDTH,), bits, mask, (0,), "memory")
+    return messages.Block.in_bits(values, bits, 0, "memory")
 
 
 def kinds(n_bytes: int) -> Iterator[tuple[str, str, Any]]:
     """Yield who reads a message, what it is, and the message of so many bytes."""
     n_rows = n_bytes // (4 * WIDTH)
-    values = torch.rand(1, n_rows, WIDTH)
+    values = torch.rand(n_rows, WIDTH)
     for bits in (4, 8, 16, 32):
         block = coded(values, bits)
         yield "server", f"Embedding, {bits} bits", messages.Embedding("train", block)
         yield "party", f"Descend, {bits} bits", messages.Descend("train", block)
-    half = values[:, : n_rows // 2].double()
+    half = values[: n_rows // 2].double()
     double = coded(half, 8)
     yield "server", "Embedding, 8 bits of double", messages.Embedding("train", double)
-    constant = messages.Block(values.reshape(1, -1), (values.numel(),))
-    yield "server", "Done", messages.Done("train", (True,), constant)
+    constant = messages.Block(values.flatten())
+    yield "server", "Done", messages.Done("train", True, constant)
     yield "server", "QueryReply", messages.QueryReply("train", (values,))
     yield "party", "Query", messages.Query("train", 0, (values,))
     for who in ("server", "party"):
@@ -115,7 +114,7 @@ def kinds(n_bytes: int) -> Iterator[tuple[str, str, Any]]:
     places = np.arange(n_bytes // 8)
     yield "party", "Ask", control.Ask(places)
     n_explained = n_bytes // (8 + 4 * WIDTH)
-    slopes = values[0, :n_explained].numpy()
+    slopes = values[:n_explained].numpy()
     yield "party", "Explain", control.Explain(places[:n_explained], slopes, 3)
     n_pairs = n_bytes // (2 * 4)
     shares = np.ones((n_pairs // 4, 4), dtype=np.float32)
@@ -167,9 +166,9 @@ def table(mib: int) -> bool:
 def levels(mib: int, number: int, run: bytes) -> bytes:
     """Return the frame of an embedding in 4 bits a value, of so many MiB."""
     packed = mib * MIB
-    level = torch.zeros(1, dtype=torch.uint8).expand(1, 2 * packed // WIDTH, WIDTH)
-    ends = (torch.zeros(1), torch.ones(1))
-    block = messages.Block(level.float(), (WIDTH,), coding.Coded(level, *ends, 4))
+    level = torch.zeros(1, dtype=torch.uint8).expand(2 * packed // WIDTH, WIDTH)
+    coded = coding.Coded(level, torch.zeros(()), torch.ones(()), 4)
+    block = messages.Block(level.float(), coded)
     return codec.encode(WireFrame(messages.Embedding("train", block), number, run))
 
 

@@ -35,8 +35,8 @@ def quiet(event):
     pass
 
 
-def net_of(widths, activation="none", seeds=(0,), name="net"):
-    return MLP.create(widths, activation, seeds, name, F64, CPU)
+def net_of(widths, activation="none", seed=0, name="net"):
+    return MLP.create(widths, activation, seed, name, F64, CPU)
 
 
 def table(n, d, seed=0, correlation=0.3):
@@ -53,16 +53,15 @@ def plan(stage, n_epochs, step_size, lam, **more):
 def stage3(net, X, observe=quiet, who="party 'a'", membership=None, **more):
     """Run stage 3 as a party does."""
     told = plan("select_features", **more)
-    batches = told.batches(X.shape[1], tuple(range(net.n_replicas)), who)
     return algorithm.select_features(
         net,
         algorithm.matching_loss(net, X, told),
-        net.output_mask.sum(dim=1),
-        membership,
-        told,
-        in_order(batches, CPU),
-        observe,
-        who,
+        n_components=net.n_outputs,
+        membership=membership,
+        plan=told,
+        schedule=in_order(told.batches(len(X), 0, who), CPU),
+        observe=observe,
+        who=who,
     )
 
 
@@ -73,7 +72,7 @@ def stage2(fusion, H, y, task, **more):
         fusion,
         lambda rows: risk(fusion(take(H, rows)), take(y, rows), task),
         told,
-        in_order(told.batches(H.shape[1], (0,)), CPU),
+        in_order(told.batches(len(H), 0), CPU),
         quiet,
     )
 
@@ -102,10 +101,10 @@ def test_stage_3_of_a_linear_party_agrees_with_an_independent_solver():
     X = table(400, 12)
     net = net_of((12, 4))
     with torch.no_grad():
-        net.weights[0][:, :, ::3] *= 0.05  # weak features
-        net.weights[0][:, :, 1] *= 3
-    target = net(X[None])[0].detach().numpy()
-    w0, b0 = net.weights[0][0].detach().numpy(), net.biases[0][0].detach().numpy()
+        net.weights[0][:, ::3] *= 0.05  # weak features
+        net.weights[0][:, 1] *= 3
+    target = net(X).detach().numpy()
+    w0, b0 = net.weights[0].detach().numpy(), net.biases[0].detach().numpy()
     x, lam = X.numpy(), 0.8
     lipschitz = 2 * np.linalg.eigvalsh(
         np.c_[x, np.ones(400)].T @ np.c_[x, np.ones(400)]
@@ -121,14 +120,12 @@ def test_stage_3_of_a_linear_party_agrees_with_an_independent_solver():
         return loss + lam * group_penalty(w)
 
     best_w, best_b = fista(gradient, lipschitz, lam, w0.copy(), b0.copy())
-    kept = stage3(net, X[None], n_epochs=3000, step_size=1 / lipschitz, lam=(lam,))
-    ours = objective(
-        net.weights[0][0].detach().numpy(), net.biases[0][0].detach().numpy()
-    )
+    kept = stage3(net, X, n_epochs=3000, step_size=1 / lipschitz, lam=lam)
+    ours = objective(net.weights[0].detach().numpy(), net.biases[0].detach().numpy())
     assert ours == pytest.approx(objective(best_w, best_b), rel=1e-4)
     expected = np.linalg.norm(best_w, axis=0) > 0
     assert 0 < expected.sum() < 12
-    assert kept[0].tolist() == expected.tolist()
+    assert kept.tolist() == expected.tolist()
 
 
 def test_stage_2_agrees_with_an_independent_solver():
@@ -141,7 +138,7 @@ def test_stage_2_agrees_with_an_independent_solver():
     logits = H.numpy() @ true.T
     y = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     fusion = net_of((d, n_classes))
-    w0, b0 = fusion.weights[0][0].detach().numpy(), np.zeros(n_classes)
+    w0, b0 = fusion.weights[0].detach().numpy(), np.zeros(n_classes)
     x, truth = H.numpy(), np.eye(n_classes)[y]
     lipschitz = np.linalg.eigvalsh(np.c_[x, np.ones(n)].T @ np.c_[x, np.ones(n)]).max()
     lipschitz *= 0.5 / n
@@ -160,49 +157,46 @@ def test_stage_2_agrees_with_an_independent_solver():
         return -np.log(right).mean() + lam * group_penalty(w)
 
     best_w, best_b = fista(gradient, lipschitz, lam, w0.copy(), b0.copy())
-    told = {"n_epochs": 4000, "step_size": 1 / lipschitz, "lam": (lam,)}
-    kept = stage2(fusion, H[None], torch.as_tensor(y)[None], "multiclass", **told)
+    told = {"n_epochs": 4000, "step_size": 1 / lipschitz, "lam": lam}
+    kept = stage2(fusion, H, torch.as_tensor(y), "multiclass", **told)
     ours = objective(
-        fusion.weights[0][0].detach().numpy(), fusion.biases[0][0].detach().numpy()
+        fusion.weights[0].detach().numpy(), fusion.biases[0].detach().numpy()
     )
     assert ours == pytest.approx(objective(best_w, best_b), rel=1e-4)
     expected = np.linalg.norm(best_w, axis=0) > 0
     assert 0 < expected.sum() < d
-    assert kept[0].tolist() == expected.tolist()
+    assert kept.tolist() == expected.tolist()
 
 
 def test_without_components_every_feature_goes_at_once_or_step_by_step():
-    X = table(20, 3)[None]
-    empty = torch.zeros(1, 2, dtype=torch.bool)
-    settings = {"n_epochs": 1, "step_size": 0.01, "lam": (0.1,)}
+    X = table(20, 3)
+    empty = torch.zeros(2, dtype=torch.bool)
+    settings = {"n_epochs": 1, "step_size": 0.01, "lam": 0.1}
     at_once = net_of((3, 2)).narrow(outputs=empty)
     assert not stage3(at_once, X, **settings).any()
     slow = net_of((3, 4, 2)).narrow(outputs=empty)
-    before = slow.input_weights.norm(dim=1).detach().clone()
+    before = slow.input_weights.norm(dim=0).detach().clone()
     assert stage3(slow, X, stepwise_removal=True, **settings).all()
-    lost = before - slow.input_weights.norm(dim=1).detach()
+    lost = before - slow.input_weights.norm(dim=0).detach()
     assert torch.allclose(lost, torch.full_like(lost, 0.001))
 
 
-def test_a_plateau_stops_each_replica_on_its_own():
-    X = table(50, 4)[None]
+def test_a_plateau_ends_the_stage():
+    X, step = table(50, 4), {"step_size": 0.05, "lam": 0.5}
     seen: list[Event] = []
-    net = net_of((4, 2), seeds=(0, 1))
-    stops = {"n_epochs": 500, "step_size": 0.05, "tolerance": 1e-3, "patience": 3}
-    stage3(net, X, seen.append, lam=(0.0, 0.5), **stops)
+    net, other = net_of((4, 2)), net_of((4, 2))
+    stage3(net, X, seen.append, n_epochs=500, tolerance=1e-3, patience=3, **step)
     assert 3 < len(seen) < 500
-    alone = net_of((4, 2), seeds=(1,))
-    stage3(alone, X, lam=(0.5,), **stops)
-    assert torch.allclose(net.weights[0][1], alone.weights[0][0], rtol=1e-9)
     never: list[Event] = []
-    stage3(net_of((4, 2)), X, never.append, n_epochs=30, step_size=0.05, lam=(0.5,))
-    assert len(never) == 30
+    stage3(other, X, never.append, n_epochs=len(seen), **step)
+    assert len(never) == len(seen)
+    assert torch.equal(net.input_weights, other.input_weights)
 
 
 def test_a_loss_that_is_not_finite_names_who_stage_and_step():
-    X = table(20, 3)[None]
+    X = table(20, 3)
     with pytest.raises(DivergenceError, match=r"party 'a'.*'select_features' at step"):
-        stage3(net_of((3, 4, 2)), X, n_epochs=400, step_size=1e4, lam=(0.1,))
+        stage3(net_of((3, 4, 2)), X, n_epochs=400, step_size=1e4, lam=0.1)
 
 
 # -------------------------------------------------------------------------- optimality
@@ -210,7 +204,7 @@ def test_a_loss_that_is_not_finite_names_who_stage_and_step():
 
 def residual_of(penalty, net, loss):
     """Return how far the input weights are from optimal, at all rows."""
-    (gradient,) = gradients(loss(slice(None)).sum(), [net.input_weights])
+    (gradient,) = gradients(loss(slice(None)), [net.input_weights])
     return penalty.residual(net.input_weights.detach(), gradient)
 
 
@@ -219,22 +213,25 @@ PAIRS = torch.eye(6, dtype=F64).repeat_interleave(2, dim=0)
 
 @pytest.mark.parametrize("membership", [None, PAIRS], ids=["columns", "pairs"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_proximal_sgd_ends_where_the_optimality_condition_holds(membership, weighted):
-    """Convex: a linear network that matches its own start, two lambdas at once."""
-    X = table(200, 12)[None]
-    net = net_of((12, 4), seeds=(0, 1))
+@pytest.mark.parametrize(("seed", "lam"), [(0, 0.5), (1, 0.9)])
+def test_proximal_sgd_ends_where_the_optimality_condition_holds(
+    membership, weighted, seed, lam
+):
+    """Convex: a linear network that matches its own start."""
+    X = table(200, 12)
+    net = net_of((12, 4), seed=seed)
     with torch.no_grad():
-        net.weights[0][:, :, [0, 1, 6, 7, 9]] *= 0.05
+        net.weights[0][:, [0, 1, 6, 7, 9]] *= 0.05
     n_groups = 12 if membership is None else 6
     weights = torch.linspace(0.2, 2, n_groups, dtype=F64) if weighted else None
-    penalty = GroupLasso(torch.tensor([0.5, 0.9], dtype=F64), membership, weights)
-    told = plan("select_features", 1000, 0.1, (0.5, 0.9))
+    penalty = GroupLasso(torch.tensor(lam, dtype=F64), membership, weights)
+    told = plan("select_features", 1000, 0.1, lam)
     loss = algorithm.matching_loss(net, X, told)
-    schedule = in_order(told.batches(200, (0, 1)), CPU)
+    schedule = in_order(told.batches(200, seed), CPU)
     algorithm.prox_sgd(net, loss, penalty, told, schedule, quiet, "party 'a'")
     w = net.input_weights
     is_kept = penalty.norms(w.detach()) > 0
-    assert ((0 < is_kept.sum(dim=1)) & (is_kept.sum(dim=1) < n_groups)).all()
+    assert 0 < is_kept.sum() < n_groups
     assert residual_of(penalty, net, loss).max() < 1e-6
     with torch.no_grad():
         solution = w.clone()
@@ -246,18 +243,18 @@ def test_proximal_sgd_ends_where_the_optimality_condition_holds(membership, weig
 
 
 def test_stage_2_ends_where_the_optimality_condition_holds():
-    H = table(500, 8, seed=1)[None]
-    y = (H[:, :, 0] - 2 * H[:, :, 3] > 0.3).double()
+    H = table(500, 8, seed=1)
+    y = (H[:, 0] - 2 * H[:, 3] > 0.3).double()
     fusion = net_of((8, 1))
-    kept = stage2(fusion, H, y, "binary", n_epochs=1000, step_size=1.5, lam=(0.05,))
+    kept = stage2(fusion, H, y, "binary", n_epochs=1000, step_size=1.5, lam=0.05)
     assert 0 < kept.sum() < 8
-    penalty = GroupLasso(torch.tensor([0.05], dtype=F64))
+    penalty = GroupLasso(torch.tensor(0.05, dtype=F64))
 
     def loss(rows):
         return risk(fusion(take(H, rows)), take(y, rows), "binary")
 
     assert residual_of(penalty, fusion, loss).max() < 1e-6
-    other = GroupLasso(torch.tensor([0.06], dtype=F64))
+    other = GroupLasso(torch.tensor(0.06, dtype=F64))
     assert residual_of(other, fusion, loss)[kept].min() > 1e-3
 
 
@@ -268,14 +265,14 @@ def whitened(n, d):
     """Return columns of mean 0 with X'X = n I, so that stage 3 has a closed form."""
     X = table(n, d)
     q, _ = torch.linalg.qr(X - X.mean(dim=0))
-    return q[None] * n**0.5
+    return q * n**0.5
 
 
-def sized(norms, seeds=(0,)):
+def sized(norms):
     """Return a linear network whose input groups have these norms."""
-    net = net_of((len(norms), 3), seeds=seeds)
+    net = net_of((len(norms), 3))
     with torch.no_grad():
-        net.weights[0].mul_(torch.tensor(norms, dtype=F64) / net.weights[0].norm(dim=1))
+        net.weights[0].mul_(torch.tensor(norms, dtype=F64) / net.weights[0].norm(dim=0))
     return net
 
 
@@ -289,33 +286,31 @@ def test_stage_3_subtracts_half_of_lambda_by_weight_from_every_norm(adaptive):
         whitened(100, 5),
         n_epochs=200,
         step_size=0.4,
-        lam=(lam,),
+        lam=lam,
         adaptive=adaptive,
     )
     weights = (torch.tensor(norms, dtype=F64) / 1.0) ** -adaptive  # 1.0: the middle one
     expected = torch.relu(torch.tensor(norms, dtype=F64) - lam * weights / 2)
-    found = net.input_weights[0].norm(dim=0).detach()
+    found = net.input_weights.norm(dim=0).detach()
     assert torch.allclose(found, expected, atol=1e-9)
-    assert torch.equal(kept[0], expected > 0)
+    assert torch.equal(kept, expected > 0)
 
 
 def test_the_smaller_a_group_after_pretraining_the_more_it_is_penalised():
-    norms = torch.tensor([[0.1, 0.5, 1.0, 4.0, 9.0], [2.0, 4.0, 6.0, 8.0, 10.0]])
-    weights = algorithm.adaptive_weights(norms, 1.0)
-    assert (weights.diff(dim=1) < 0).all()
-    assert weights[:, 2].tolist() == [1.0, 1.0]  # the middle one, of every replica
-    stronger = algorithm.adaptive_weights(norms, 2.0)
-    assert torch.allclose(stronger, weights.square())
-    extreme = algorithm.adaptive_weights(torch.tensor([[0.0, 1.0, 1e9]]), 1.0)
-    assert extreme[0].tolist() == pytest.approx([20.0, 1.0, 0.05])
+    for norms in ([0.1, 0.5, 1.0, 4.0, 9.0], [2.0, 4.0, 6.0, 8.0, 10.0]):
+        weights = algorithm.adaptive_weights(torch.tensor(norms), 1.0)
+        assert (weights.diff() < 0).all()
+        assert weights[2] == 1.0  # the middle one
+        stronger = algorithm.adaptive_weights(torch.tensor(norms), 2.0)
+        assert torch.allclose(stronger, weights.square())
+    extreme = algorithm.adaptive_weights(torch.tensor([0.0, 1.0, 1e9]), 1.0)
+    assert extreme.tolist() == pytest.approx([20.0, 1.0, 0.05])
 
 
 def test_an_exponent_of_zero_is_the_plain_penalty_to_the_bit(monkeypatch):
-    X, lam = table(60, 5)[None], (0.7,)
-    settings = {"n_epochs": 40, "step_size": 0.05, "lam": lam}
-    assert torch.equal(
-        algorithm.adaptive_weights(torch.rand(2, 7), 0.0), torch.ones(2, 7)
-    )
+    X = table(60, 5)
+    settings = {"n_epochs": 40, "step_size": 0.05, "lam": 0.7}
+    assert torch.equal(algorithm.adaptive_weights(torch.rand(7), 0.0), torch.ones(7))
     plain, weighted, adaptive = (net_of((5, 3)) for _ in range(3))
     kept = stage3(plain, X, **settings)
     assert 0 < kept.sum() < 5
@@ -369,9 +364,9 @@ class GoingOn(Notebook):
 def two_parties():
     found = {}
     for seed, name in enumerate("ab"):
-        X = table(40, 4, seed=seed)[None]
-        own = PartyData(X, X[:, :5], torch.arange(4))
-        found[name] = Party(name, net_of((4, 3), name=name), own, (0,))
+        X = table(40, 4, seed=seed)
+        own = PartyData(X, X[:5], torch.arange(4))
+        found[name] = Party(name, net_of((4, 3), name=name), own, 0)
     return found
 
 
@@ -381,29 +376,24 @@ def train_plan(stage):
 
 STAGES = algorithm.Stages(
     train_plan("pretrain"),
-    plan("select_components", 30, 0.2, (0.05,)),
-    plan("select_features", 30, 0.05, (0.8,)),
+    plan("select_components", 30, 0.2, 0.05),
+    plan("select_features", 30, 0.05, 0.8),
     train_plan("train"),
 )
 
 
 def run_less_vfl(made, keeper, stages=STAGES):
     handlers = {name: party.handle for name, party in made.items()}
-    parties = Parties(InProcess(handlers), list(made), Ledger(1))
+    parties = Parties(InProcess(handlers), list(made), Ledger())
     if isinstance(keeper, GoingOn):
         assert keeper.kept is not None
         for name, party in made.items():
             party.restore(*keeper.states[name])
-        kept = [int(keeper.kept[0, m * 3 : m * 3 + 3].sum()) for m in range(2)]
+        kept = [int(keeper.kept[m * 3 : m * 3 + 3].sum()) for m in range(2)]
         parties.sizes = dict(zip(made, kept, strict=True))
-        parties._widths = {name: (size,) for name, size in parties.sizes.items()}
-        parties._masks = {
-            name: torch.ones(1, size, dtype=torch.bool)
-            for name, size in parties.sizes.items()
-        }
-    y = (table(40, 4)[:, 0] > 0).double()[None]
+    y = (table(40, 4)[:, 0] > 0).double()
     seen: list[Event] = []
-    labels = Labels(y, "binary", (0,))
+    labels = Labels(y, "binary", 0)
     fusion = algorithm.less_vfl(
         parties, net_of((6, 1), name="server"), labels, stages, seen.append, keeper
     )
@@ -439,19 +429,19 @@ def test_a_run_that_goes_on_after_stage_3_ends_as_one_without_a_break():
 def test_without_stage_2_all_components_stay_and_a_pass_is_charged():
     local = dataclasses.replace(STAGES, server=None)
     fusion, events, parties = run_less_vfl(two_parties(), Keeper(), local)
-    assert parties.component_counts() == {"a": (3,), "b": (3,)}
-    assert fusion.input_weights.shape[2] == 6
+    assert parties.sizes == {"a": 3, "b": 3}
+    assert fusion.input_weights.shape[1] == 6
     assert {event.stage for event in events} == {"pretrain", "select_features", "train"}
     _, _, ours = run_less_vfl(two_parties(), Keeper())
-    assert ours.ledger.by_stage(0)["embed"]["rounds"] == 1
-    assert "embed" not in parties.ledger.by_stage(0)
+    assert ours.ledger.by_stage()["embed"]["rounds"] == 1
+    assert "embed" not in parties.ledger.by_stage()
     n_epochs = 2 + 1 + 2  # the stored pass is in the paper's figure all the same
-    assert parties.ledger.paper_mib(0) == n_epochs * 40 * 6 * 4 / 2**20
+    assert parties.ledger.paper_mib == n_epochs * 40 * 6 * 4 / 2**20
 
 
 def test_no_epochs_are_no_messages():
     nothing = dataclasses.replace(STAGES.pretrain, n_epochs=0)
     none = dataclasses.replace(STAGES, pretrain=nothing)
     _, events, parties = run_less_vfl(two_parties(), Keeper(), none)
-    assert "pretrain" not in parties.ledger.by_stage(0)
+    assert "pretrain" not in parties.ledger.by_stage()
     assert events[0].stage == "embed"

@@ -53,6 +53,18 @@ def test_a_changed_number_is_found(golden: ModuleType) -> None:
     assert one.relative == pytest.approx(2**-52)
 
 
+def test_fractions_may_differ_within_a_bound_and_nothing_else(
+    golden: ModuleType,
+) -> None:
+    after = copy.deepcopy(BEFORE)
+    after["runs"][0]["accuracy"]["final"] += 0.0009
+    assert golden.compare(BEFORE, after, within=1e-3) == []
+    after["config"]["batch_size"] += 1
+    after["runs"][0]["accuracy"]["final"] += 0.0009
+    found = [one.path for one in golden.compare(BEFORE, after, within=1e-3)]
+    assert found == ["config.batch_size", "runs.0.accuracy.final"]
+
+
 def test_a_missing_field_is_found(golden: ModuleType) -> None:
     after = copy.deepcopy(BEFORE)
     del after["runs"][0]["accuracy"]["final"]

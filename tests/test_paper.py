@@ -188,13 +188,13 @@ def table(task):
 
 
 def module_of(net):
-    """Return an `MLP` of one replica as a module with the same weights."""
+    """Return an `MLP` as a module with the same weights."""
     assert isinstance(net, MLP)
     layers: list[nn.Module] = []
     for w, b in zip(net.weights, net.biases, strict=True):
-        layer = nn.Linear(w.shape[2], w.shape[1], dtype=w.dtype)
-        layer.weight.data.copy_(w[0])
-        layer.bias.data.copy_(b[0])
+        layer = nn.Linear(w.shape[1], w.shape[0], dtype=w.dtype)
+        layer.weight.data.copy_(w)
+        layer.bias.data.copy_(b)
         layers += [layer, ACTIVATIONS[net.activation]()]
     return nn.Sequential(*layers[:-1])
 
@@ -229,7 +229,7 @@ def both(monkeypatch):
             def hear_components(requests):
                 for name, request in requests.items():
                     if isinstance(request, Select) and request.components:
-                        heard.K[name] = list(request.components[0])
+                        heard.K[name] = list(request.components)
                 return exchange(requests)
 
             monkeypatch.setattr(transport, "exchange", hear_components)
@@ -248,13 +248,13 @@ def both(monkeypatch):
 
 def reference_of(problem, settings, seed=SEED):
     """Return the reference at the weights, rows and batches of lessvfl."""
-    build = Builder(settings, [seed], "cpu")
+    build = Builder(settings, seed, "cpu")
     how = clamp_batch(settings.config, len(problem.y_train))
-    labels, n_rows = build.server_labels([problem]), len(problem.y_train)
-    tables = [build.rows([own.X_train])[0] for own in problem.parties]
+    labels, n_rows = build.server_labels(problem), len(problem.y_train)
+    tables = [build.rows(table.X_train) for table in problem.parties]
     nets = [
-        build.party_network(own.name, X.shape[1])
-        for own, X in zip(problem.parties, tables, strict=True)
+        build.party_network(table.name, X.shape[1])
+        for table, X in zip(problem.parties, tables, strict=True)
     ]
     n_outputs = problem.n_classes if problem.task == "multiclass" else 1
     fusion = build.fusion_network(sum(net.n_outputs for net in nets), n_outputs)
@@ -266,16 +266,17 @@ def reference_of(problem, settings, seed=SEED):
     }
 
     def batches(stage, *who):
-        own = (n_rows, how.batch_size, (seed,), (stage, *who), how.row_order)
-        for _, rows in Batches(*own).steps(epochs[stage], torch.device("cpu")):
-            yield rows if isinstance(rows, slice) else rows[0]
+        name = (stage, *who)
+        order = Batches(n_rows, how.batch_size, seed, name, how.row_order)
+        for _, rows in order.steps(epochs[stage], torch.device("cpu")):
+            yield rows
 
     return Reference(
-        names=[own.name for own in problem.parties],
+        names=[table.name for table in problem.parties],
         h=[module_of(net) for net in nets],
         h_s=module_of(fusion),
         X=tables,
-        y=labels.y[0],
+        y=labels.y,
         risk=RISKS[problem.task],
         batches=batches,
         learning_rate=how.learning_rate,
@@ -291,9 +292,7 @@ def agree(heard, reference):
     K, features = reference.algorithm_1()
     assert not torch.cat(K).all()  # or there is little to compare
     assert not torch.cat(features).all()
-    assert all(
-        kept.any() for kept in features
-    )  # the paper says nothing of such parties
+    assert all(kept.any() for kept in features)  # the paper is silent on such parties
     assert heard.losses.keys() == reference.losses.keys()
     for step, expected in reference.losses.items():
         assert heard.losses[step] == pytest.approx(expected, rel=1e-9), step

@@ -38,19 +38,18 @@ CPU = torch.device("cpu")
 F64 = torch.float64
 D, E = 5, 3
 PLAN = TrainPlan("train", 1, 8, "file", "sgd", 0.1)  # steps of 8, 8 and 4 rows
-SELECT = SelectPlan("select_features", 30, 10, "shuffle", 0.02, (1.5,))
-EVERYTHING_GOES = dataclasses.replace(SELECT, n_epochs=1, lam=(1e6,))
+SELECT = SelectPlan("select_features", 30, 10, "shuffle", 0.02, 1.5)
+EVERYTHING_GOES = dataclasses.replace(SELECT, n_epochs=1, lam=1e6)
 BOTH: tuple[Literal["train"], Literal["test"]] = ("train", "test")
-LASSO = dataclasses.replace(PLAN, stage="joint_lasso", n_epochs=2, lam=(0.6,))
+LASSO = dataclasses.replace(PLAN, stage="joint_lasso", n_epochs=2, lam=0.6)
 
 
 def rows(n: int = 20, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(1, n, D, generator=generator, dtype=F64)
+    return torch.randn(n, D, generator=generator, dtype=F64)
 
 
 def a_party(
-    R: int = 1,
     n: int = 20,
     groups: tuple[int, ...] = (0, 1, 2, 3, 4),
     must_keep: tuple[bool, ...] = (),
@@ -58,11 +57,10 @@ def a_party(
     **more: Any,
 ) -> Party:
     """Return a party of five columns."""
-    seeds = tuple(range(R))
-    net = MLP.create((D, 4, E), "tanh", seeds, "a", F64, CPU)
+    net = MLP.create((D, 4, E), "tanh", 0, "a", F64, CPU)
     net.input_weights.data.mul_(input_scale)
     own = PartyData(rows(n), rows(6, seed=1), torch.tensor(groups), must_keep)
-    return Party("a", net, own, seeds, **more)
+    return Party("a", net, own, 0, **more)
 
 
 def embedding(party: Party, request: Request) -> Embedding:
@@ -79,8 +77,7 @@ def done(party: Party, request: Request) -> Done:
 
 def ones(party: Party, reply: Embedding) -> Descend:
     """Return the gradient of the sum of all components."""
-    values = torch.ones_like(reply.block.values)
-    return Descend(reply.stage, Block(values, reply.block.widths))
+    return Descend(reply.stage, Block(torch.ones_like(reply.block.values)))
 
 
 def train(party: Party, plan: TrainPlan) -> Done:
@@ -106,8 +103,9 @@ def test_it_describes_itself_by_name_rows_and_width():
 def test_the_first_batch_is_embedded_ahead_of_its_gradient():
     party = a_party()
     reply = embedding(party, Begin(PLAN))
-    assert (reply.stage, reply.ahead, reply.block.widths) == ("train", True, (E,))
-    assert_close(reply.block.values, party.net(rows()[:, :8]).detach())
+    assert (reply.stage, reply.ahead) == ("train", True)
+    assert reply.block.values.shape == (8, E)
+    assert_close(reply.block.values, party.net(rows()[:8]).detach())
     assert not reply.block.values.requires_grad
 
 
@@ -117,17 +115,17 @@ def test_a_stage_of_t_steps_takes_t_plus_one_rounds():
     sizes = []
     while isinstance(reply, Embedding):
         assert reply.ahead
-        sizes.append(reply.block.values.shape[1])
+        sizes.append(len(reply.block.values))
         reply = party.handle(ones(party, reply))
     assert sizes == [8, 8, 4]
-    assert reply == Done("train", (False,))
+    assert reply == Done("train")
 
 
 def test_gradients_of_the_party_are_those_of_its_network():
     party = a_party()
     before = weights(party)
     reply = embedding(party, Begin(PLAN))
-    h = party.net(rows()[:, :8])
+    h = party.net(rows()[:8])
     grads = torch.autograd.grad(h, party.net.parameters(), torch.ones_like(h))
     party.handle(ones(party, reply))
     for param, start, grad in zip(party.net.parameters(), before, grads, strict=True):
@@ -138,14 +136,14 @@ def test_with_a_lambda_the_proximal_step_follows_and_ends_in_a_removal():
     party = a_party()
     before = weights(party)
     reply = embedding(party, Begin(LASSO))
-    h = party.net(rows()[:, :8])
+    h = party.net(rows()[:8])
     grads = torch.autograd.grad(h, party.net.parameters(), torch.ones_like(h))
     party.handle(ones(party, reply))
-    penalty = GroupLasso(torch.tensor([0.6], dtype=F64))
-    expected = penalty.prox(before[0] - 0.1 * grads[0], torch.tensor([0.1], dtype=F64))
+    penalty = GroupLasso(torch.tensor(0.6, dtype=F64))
+    expected = penalty.prox(before[0] - 0.1 * grads[0], 0.1)
     assert torch.allclose(party.net.input_weights, expected, rtol=1e-12)
     assert party.kept.all()  # until the stage ends
-    strong = dataclasses.replace(LASSO, lam=(2.0,))
+    strong = dataclasses.replace(LASSO, lam=2.0)
     party = a_party()
     reply = embedding(party, Begin(strong))
     last: Reply = reply
@@ -155,27 +153,26 @@ def test_with_a_lambda_the_proximal_step_follows_and_ends_in_a_removal():
     assert torch.equal(party.features_now(), party.kept)
     assert 0 < now.sum() <= D
     assert 0 < party.kept.sum() < D
-    assert party.net.input_weights.shape[2] == int(party.kept.sum())
-    assert party.X_train.shape[2] == int(party.kept.sum())
+    assert party.net.input_weights.shape[1] == int(party.kept.sum())
+    assert party.X_train.shape[1] == int(party.kept.sum())
 
 
 def test_all_rows_or_a_sample_of_them_are_embedded():
-    party = a_party(R=2)
+    party = a_party()
     whole = embedding(party, Embed("embed", "train"))
     assert not whole.ahead
     assert_close(whole.block.values, party.net(rows()).detach())
     test = embedding(party, Embed("evaluate", "test"))
     assert_close(test.block.values, party.net(rows(6, seed=1)).detach())
     some = embedding(party, Embed("embed", "train", n_rows=7))
-    drawn = sample_rows(20, 7, (0, 1))
+    drawn = sample_rows(20, 7, 0)
     expected = take(party.net(rows()), drawn)
     assert torch.allclose(some.block.values, expected, rtol=1e-12)
     few = embedding(party, Embed("embed", "train", bits=8))
     assert few.block.bits == 8
-    step = whole.block.values.amax(dim=(1, 2)) - whole.block.values.amin(dim=(1, 2))
-    gap = (few.block.values - whole.block.values).abs().amax(dim=(1, 2))
-    assert (gap <= 1.01 * step / 255).all()
-    assert (gap > 0).all()
+    step = whole.block.values.max() - whole.block.values.min()
+    gap = (few.block.values - whole.block.values).abs().max()
+    assert 0 < gap <= 1.01 * step / 255
 
 
 def test_an_embedding_between_two_steps_changes_nothing():
@@ -189,30 +186,27 @@ def test_an_embedding_between_two_steps_changes_nothing():
     assert torch.equal(*replies)
 
 
-def test_components_that_do_not_matter_are_sent_no_more():
-    party = a_party(R=2)
+@pytest.mark.parametrize("kept", [(0, 2), (2,)])
+def test_components_that_do_not_matter_are_sent_no_more(kept):
+    party = a_party()
     before = embedding(party, Embed("embed", "train")).block.values
-    free = dataclasses.replace(SELECT, lam=(0.0,))
-    assert party.handle(Select(((0, 2), (2,)), free)) == Done(
-        "select_features", (False, False)
-    )
-    after = embedding(party, Embed("embed", "train")).block
-    assert after.widths == (2, 1)
-    assert torch.allclose(after.values[0], before[0][:, [0, 2]], rtol=1e-12)
-    assert torch.allclose(after.values[1][:, 1], before[1][:, 2], rtol=1e-12)
-    assert not after.values[1][:, 0].any()
+    free = dataclasses.replace(SELECT, lam=0.0)
+    assert party.handle(Select(kept, free)) == Done("select_features")
+    after = embedding(party, Embed("embed", "train")).block.values
+    assert after.shape == (20, len(kept))
+    assert torch.allclose(after, before[:, list(kept)], rtol=1e-12)
 
 
 def test_selected_features_alone_enter_the_network():
     party = a_party()
-    assert not done(party, Select(None, SELECT)).silent[0]
-    kept = party.kept[0]
+    assert not done(party, Select(None, SELECT)).silent
+    kept = party.kept
     assert 0 < kept.sum() < D
     value = embedding(party, Embed("embed", "train")).block.values
-    assert_close(value, party.net(rows()[:, :, kept]).detach())
-    outcome = party.outcome(0)
+    assert_close(value, party.net(rows()[:, kept]).detach())
+    outcome = party.outcome()
     assert outcome.kept == tuple(kept.tolist())
-    norms = party.net.input_weights[0].norm(dim=0)
+    norms = party.net.input_weights.norm(dim=0)
     assert torch.tensor(outcome.importance)[kept] == pytest.approx(norms.tolist())
     assert not torch.tensor(outcome.importance)[~kept].any()
     assert (outcome.constant, outcome.frozen, outcome.selection) == (None, False, None)
@@ -221,25 +215,34 @@ def test_selected_features_alone_enter_the_network():
 # ---------------------------------------------------------- a party that kept nothing
 
 
-def test_a_party_that_kept_nothing_says_so_and_leaves_a_constant():
-    party = a_party(R=2)
+@pytest.mark.parametrize("components", [(0, 1), (2,)])
+def test_a_party_that_kept_nothing_says_so_and_leaves_a_constant(components):
+    party = a_party()
     with torch.no_grad():
         for number, param in enumerate(party.net.parameters()):
             param.add_(0.1 * (number + 1))  # biases start at zero
-    reply = done(party, Select(((0, 1), (2,)), EVERYTHING_GOES))
-    assert reply.silent == (True, True)
+    reply = done(party, Select(components, EVERYTHING_GOES))
+    assert reply.silent
     assert reply.constant is not None
-    assert reply.constant.widths == (2, 1)
-    expected = party.net(torch.zeros(1, 1, 0, dtype=F64))[:, 0]
+    expected = party.net(torch.zeros(1, 0, dtype=F64))[0]
+    assert expected.shape == (len(components),)
     assert_close(reply.constant.values, expected.detach())
     assert expected.any()
-    for r, places in enumerate(([0, 1], [2])):
-        outcome = party.outcome(r)
-        assert outcome.kept == (False,) * D
-        assert outcome.importance == (0.0,) * D
-        assert outcome.outputs == tuple(k in places for k in range(E))
-        assert outcome.constant is not None
-        assert_close(outcome.constant, expected[r, places].detach())
+    outcome = party.outcome()
+    assert outcome.kept == (False,) * D
+    assert outcome.importance == (0.0,) * D
+    assert outcome.outputs == tuple(k in components for k in range(E))
+    assert outcome.constant is not None
+    assert_close(outcome.constant, expected.detach())
+
+
+def test_a_party_without_components_is_silent_whatever_its_features():
+    party = a_party()
+    reply = done(party, Select((), dataclasses.replace(SELECT, lam=0.0)))
+    assert party.kept.all()
+    assert reply.silent
+    assert reply.constant is not None
+    assert reply.constant.values.shape == (0,)
 
 
 def test_or_its_pretrained_embedding_as_in_the_released_code():
@@ -248,23 +251,23 @@ def test_or_its_pretrained_embedding_as_in_the_released_code():
     before = {
         which: embedding(party, Embed("evaluate", which)).block.values for which in BOTH
     }
-    reply = done(party, Select(((0, 2),), EVERYTHING_GOES))
-    assert (reply.silent, reply.constant) == ((False,), None)
+    reply = done(party, Select((0, 2), EVERYTHING_GOES))
+    assert (reply.silent, reply.constant) == (False, None)
     train(party, PLAN)
     for which, values in before.items():
         now = embedding(party, Embed("evaluate", which)).block.values
-        assert torch.allclose(now, values[:, :, [0, 2]], rtol=1e-12)
-    outcome = party.outcome(0)
+        assert torch.allclose(now, values[:, [0, 2]], rtol=1e-12)
+    outcome = party.outcome()
     assert outcome.frozen
     assert outcome.constant is None
     assert outcome.slots == (True,) * D
-    assert torch.allclose(outcome.net(rows()), before["train"][:, :, [0, 2]])
+    assert torch.allclose(outcome.net(rows()), before["train"][:, [0, 2]])
 
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_behind_noise_its_pretrained_embedding_has_noise_too(inside):
     """Once, with noise on the first layer, a server that asked for it saw it clear."""
-    guard = EmbeddingGuard(ClippedNoise(1.0, 5.0), "a", (0,), inside)
+    guard = EmbeddingGuard(ClippedNoise(1.0, 5.0), "a", 0, inside)
     party = a_party(empty="frozen", guard=guard)
     clear = party.net(rows()).detach()
     done(party, Select(None, EVERYTHING_GOES))
@@ -273,29 +276,14 @@ def test_behind_noise_its_pretrained_embedding_has_noise_too(inside):
     again = a_party(empty="frozen", guard=guard)
     again.restore(*party.state())
     assert_close(embedding(again, Embed("evaluate", "train")).block.values, said)
-    assert torch.allclose(party.outcome(0).net(rows()), clear)
-
-
-def test_a_replica_that_kept_nothing_does_not_disturb_the_other():
-    one_of_two = dataclasses.replace(SELECT, lam=(0.0, 1e6))
-    party, alone = a_party(R=2), a_party(R=1)
-    assert done(party, Select(None, one_of_two)).silent == (False, True)
-    alone.handle(Select(None, dataclasses.replace(SELECT, lam=(0.0,))))
-    for each in (party, alone):
-        train(each, PLAN)
-    both = embedding(party, Embed("embed", "train")).block.values
-    mine = embedding(alone, Embed("embed", "train")).block.values
-    assert torch.allclose(both[0], mine[0], rtol=1e-9)
-    constant = party.outcome(1).constant
-    assert constant is not None
-    assert torch.equal(both[1], constant.expand(20, -1))
+    assert torch.allclose(party.outcome().net(rows()), clear)
 
 
 # -------------------------------------------------------------------- a wrong order
 
 
 def a_gradient(n: int = 8) -> Descend:
-    return Descend("train", Block(torch.zeros(1, n, E, dtype=F64), (E,)))
+    return Descend("train", Block(torch.zeros(n, E, dtype=F64)))
 
 
 def test_a_gradient_outside_of_training_is_refused():
@@ -320,7 +308,7 @@ def test_a_stage_goes_on_only_where_it_stands(request_):
         reply = embedding(party, Begin(PLAN))
         for _ in range(2):
             reply = embedding(party, ones(party, reply))
-    assert reply.block.values.shape[1] == 4
+    assert len(reply.block.values) == 4
 
 
 def test_a_selection_by_shadows_needs_gradients():
@@ -345,12 +333,12 @@ def test_a_second_look_needs_a_first():
 def test_a_selection_pass_and_a_refit_are_told_blocks_and_places_of_the_rows(
     monkeypatch,
 ):
-    blocks = torch.arange(200).view(1, -1) // 4
+    blocks = torch.arange(200) // 4
     X = rows(200)
-    net = MLP.create((D, 4, E), "tanh", (0, 1), "a", F64, CPU)
-    places = 7 * torch.arange(200).flip(0).view(1, -1)
-    own = PartyData(X, X[:, :5], torch.arange(D), blocks=blocks, places=places)
-    party = Party("a", net, own, (0, 1))
+    net = MLP.create((D, 4, E), "tanh", 0, "a", F64, CPU)
+    places = 7 * torch.arange(200).flip(0)
+    own = PartyData(X, X[:5], torch.arange(D), blocks=blocks, places=places)
+    party = Party("a", net, own, 0)
     told: list[Any] = []
     fit, selection_pass = solve.fit_held_out, evidence.SelectionPass
 
@@ -365,29 +353,25 @@ def test_a_selection_pass_and_a_refit_are_told_blocks_and_places_of_the_rows(
     monkeypatch.setattr(shadows, "fit_held_out", refit)
     monkeypatch.setattr(evidence, "SelectionPass", see)
     reply = embedding(party, Begin(dataclasses.replace(PLAN, batch_size=200, record=1)))
-    party.handle(towards(party, reply, X[:, :, :1]))
+    party.handle(towards(party, reply, X[:, :1]))
     party.handle(Select(None, ShadowPlan("select_features", 0.05)))
-    *passes, of_refit = told
-    assert len(passes) == 2
-    for seen, own, in_file in passes:
-        assert torch.equal(own, seen // 4)
-        assert torch.equal(in_file, 7 * (199 - seen))
-    assert of_refit.shape == (2, 200)
+    (seen, in_blocks, in_file), of_refit = told
+    assert torch.equal(in_blocks, seen // 4)
+    assert torch.equal(in_file, 7 * (199 - seen))
+    assert torch.equal(of_refit, seen // 4)
 
 
 def test_the_rows_that_training_leaves_out_are_whole_blocks(monkeypatch):
     monkeypatch.setattr(plans, "FEWEST_HELD_OUT", 1)
     monkeypatch.setattr(ending, "LOOK_EVERY", 1)
-    blocks = torch.arange(200).view(1, -1) // 6
+    blocks = torch.arange(200) // 6
     X = rows(200)
-    net = MLP.create((D, 4, E), "tanh", (0,), "a", F64, CPU)
-    party = Party(
-        "a", net, PartyData(X, X[:, :5], torch.arange(D), blocks=blocks), (0,)
-    )
+    net = MLP.create((D, 4, E), "tanh", 0, "a", F64, CPU)
+    party = Party("a", net, PartyData(X, X[:5], torch.arange(D), blocks=blocks), 0)
     plan = dataclasses.replace(PLAN, schedule="watched", n_epochs=50)
     embedding(party, Begin(plan))
-    held = plan.batches(200, (0,), blocks).held_out
-    assert held.shape == (1, 18)
+    held = plan.batches(200, 0, blocks).held_out
+    assert held.shape == (18,)
     reply = embedding(party, Embed("train", "train", 18, plan.bits))
     assert torch.allclose(reply.block.values, net(take(X, held)))
 
@@ -412,7 +396,7 @@ def test_a_rate_that_was_rounded_otherwise_is_that_of_the_plan():
 def towards(party: Party, reply: Embedding, seen: Tensor) -> Descend:
     """Return the gradient that asks for the first columns as embeddings."""
     h = reply.block.values
-    return Descend(reply.stage, Block((h - seen) / h.shape[1], reply.block.widths))
+    return Descend(reply.stage, Block((h - seen) / len(h)))
 
 
 FIRST = ShadowPlan("select_features", 0.1, again=True, refit_epochs=3)
@@ -422,8 +406,8 @@ AGAIN = ShadowPlan("select_again", 0.1)
 def script(party: Party, *stages: TrainPlan | Request) -> Iterator[Reply]:
     """Ask one thing after another; gradients lead towards the first columns, about."""
     X = party._data.X_train
-    wanted = X[:, :, :E] + 0.5 * rows(X.shape[1], seed=2)[:, :, :E]
-    wanted = wanted + X[:, :, [0]].square() * (X.shape[1] > 100)  # enough for a curve
+    wanted = X[:, :E] + 0.5 * rows(len(X), seed=2)[:, :E]
+    wanted = wanted + X[:, [0]].square() * (len(X) > 100)  # enough for a curve
     for stage in stages:
         if not isinstance(stage, TrainPlan):
             yield party.handle(stage)
@@ -431,9 +415,9 @@ def script(party: Party, *stages: TrainPlan | Request) -> Iterator[Reply]:
         reply, start = party.handle(Begin(stage)), 0
         while isinstance(reply, Embedding):
             yield reply
-            n = reply.block.values.shape[1]
-            seen = wanted[:, start : start + n, : reply.block.values.shape[2]]
-            start = (start + n) % wanted.shape[1]
+            n, width = reply.block.values.shape
+            seen = wanted[start : start + n, :width]
+            start = (start + n) % len(wanted)
             reply = party.handle(towards(party, reply, seen))
         yield reply
 
@@ -444,18 +428,18 @@ LIVES: dict[str, tuple[dict[str, Any], list[TrainPlan | Request]]] = {
         {},
         [
             dataclasses.replace(PLAN, stage="pretrain", optimizer="adam"),
-            Select(((0, 2),), dataclasses.replace(SELECT, lam=(0.7,))),
+            Select((0, 2), dataclasses.replace(SELECT, lam=0.7)),
             dataclasses.replace(PLAN, optimizer="adam", schedule="cosine"),
         ],
     ),
-    "joint lasso": ({}, [dataclasses.replace(LASSO, lam=(2.0,)), PLAN]),
-    "silent": ({}, [PLAN, Select(((1,),), EVERYTHING_GOES)]),
-    "frozen": ({"empty": "frozen"}, [PLAN, Select(((1,),), EVERYTHING_GOES), PLAN]),
+    "joint lasso": ({}, [dataclasses.replace(LASSO, lam=2.0), PLAN]),
+    "silent": ({}, [PLAN, Select((1,), EVERYTHING_GOES)]),
+    "frozen": ({"empty": "frozen"}, [PLAN, Select((1,), EVERYTHING_GOES), PLAN]),
     "two looks": (
         {"n": 60, "must_keep": (False,) * 4 + (True,), "input_scale": 0.01},
         [
             RECORDED,
-            Select(((0, 1),), FIRST),
+            Select((0, 1), FIRST),
             dataclasses.replace(PLAN, stage="train_first", record=1),
             Select(None, AGAIN),
             PLAN,
@@ -477,7 +461,6 @@ def same(mine: Reply, theirs: Reply) -> None:
         assert str(mine) == str(theirs)
         return
     assert (mine.stage, mine.ahead) == (theirs.stage, theirs.ahead)
-    assert mine.block.widths == theirs.block.widths
     assert torch.equal(mine.block.values, theirs.block.values)
 
 
@@ -516,7 +499,7 @@ def test_a_run_that_changes_hands_at_every_boundary_ends_the_same(life):
         fresh = a_party(**about)
         fresh.restore(*party.state())
         party = fresh
-    one, other = party.outcome(0), undisturbed.outcome(0)
+    one, other = party.outcome(), undisturbed.outcome()
     assert one.kept == other.kept
     assert one.selection == other.selection
     assert one.net.state().keys() == other.net.state().keys()
@@ -530,7 +513,7 @@ def test_a_column_that_acts_by_a_curve_gets_pieces_after_the_last_look():
     list(script(party, *stages[:2]))
     assert isinstance(party.net, MLP)
     assert party.net.pieces is not None
-    found = party.net.pieces[0].flatten(1).any(dim=1)
+    found = party.net.pieces.flatten(1).any(dim=1)
     assert found.tolist() == [True, False, False, False]
     more_to_come = a_party(**about)
     list(script(more_to_come, stages[0], Select(None, FIRST)))
@@ -542,8 +525,8 @@ def test_what_must_stay_stays_and_what_was_asked_for_is_found():
     about, stages = LIVES["two looks"]
     party = a_party(**about)
     list(script(party, *stages))
-    assert party.kept[0].tolist() == [True, True, False, False, True]
-    how = party.outcome(0).selection
+    assert party.kept.tolist() == [True, True, False, False, True]
+    how = party.outcome().selection
     assert how is not None
     assert len(how["scores"]) == D
     assert [how["why"][i] for i in (0, 1, 4)] == ["strength", "strength", "must keep"]
@@ -560,13 +543,13 @@ def test_a_state_between_the_looks_has_what_the_first_saw():
     assert values["looks_again"]
     assert torch.equal(before[0], seen[0])
     for kept, whole in zip(before[1:], seen[1:], strict=True):
-        assert torch.equal(kept, whole[:, :, [0, 1]])  # of the components in use
+        assert torch.equal(kept, whole[:, [0, 1]])  # of the components in use
     list(script(party, middle))
     fresh = a_party(**about)
     fresh.restore(*party.state())
     for each in (party, fresh):
         list(script(each, again))
-    assert fresh.outcome(0).selection == party.outcome(0).selection
+    assert fresh.outcome().selection == party.outcome().selection
     assert torch.equal(fresh.kept, party.kept)
     assert not any(name.startswith("before") for name in party.state()[0])
     blind = a_party(**about)
@@ -587,14 +570,14 @@ def test_a_row_seen_twice_counts_once():
     for plan in (once, twice):
         party = a_party(n=60)
         list(script(party, plan, Select(None, look)))
-        told.append(party.outcome(0).selection)
+        told.append(party.outcome().selection)
     assert told[0] == told[1]
 
 
 def test_a_party_that_keeps_nothing_at_the_second_look_leaves_a_constant():
     party = a_party(n=60, input_scale=0.01)
     generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(1, 60, E, generator=generator, dtype=F64)
+    noise = torch.randn(60, E, generator=generator, dtype=F64)
 
     def asked_for_noise(plan: TrainPlan) -> None:
         reply = embedding(party, Begin(plan))
@@ -602,10 +585,10 @@ def test_a_party_that_keeps_nothing_at_the_second_look_leaves_a_constant():
 
     plan = dataclasses.replace(PLAN, batch_size=60, record=1)
     asked_for_noise(plan)
-    assert done(party, Select(None, FIRST)).silent == (False,)
+    assert not done(party, Select(None, FIRST)).silent
     assert party.kept.sum() == 1
     asked_for_noise(plan)
     reply = done(party, Select(None, AGAIN))
-    assert reply.silent == (True,)
+    assert reply.silent
     assert reply.constant is not None
     assert not party.kept.any()

@@ -42,7 +42,7 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from lessvfl import Job, Replica, data, resolve, simulate
+from lessvfl import Job, data, resolve, simulate
 from lessvfl.report import figures
 from lessvfl.run.simulate import Run
 
@@ -73,8 +73,8 @@ def job(method: str, **settings: object) -> Job:
 #
 # The group lasso weighs its penalty by a lambda, and the right one is not known
 # beforehand. The paper tries a grid and takes a lambda that removes at least 80 % of
-# the noise. We try six for LESS-VFL and six for the joint group lasso, each six as
-# one batch, and take the first that does so and keeps anything.
+# the noise. We try six for LESS-VFL and six for the joint group lasso, and take the
+# first that does so and keeps anything.
 
 # %%
 lambdas = {
@@ -88,9 +88,8 @@ stages = {
 chosen: dict[str, Run] = {}
 rows = []
 for method, grid in lambdas.items():
-    replicas = [Replica(0, lam_party=lam) for lam in grid]
-    runs = simulate(job(method, lam_party=1.0, **stages[method]), replicas)
-    for lam, run in zip(grid, runs, strict=True):
+    for lam in grid:
+        (run,) = simulate(job(method, lam_party=lam, **stages[method]), [0])
         spurious = run.numbers["spurious"]
         rows.append(
             {

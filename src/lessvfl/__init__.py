@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lessvfl.run.folder import load
     from lessvfl.run.profiles import resolve
     from lessvfl.run.reasons import explain
-    from lessvfl.run.simulate import Job, Replica, simulate
+    from lessvfl.run.simulate import Job, simulate
     from lessvfl.terms import Progress
 
 __version__ = "0.1.0"
@@ -24,7 +24,6 @@ __all__ = [
     "LessVFLClassifier",
     "LessVFLRegressor",
     "Progress",
-    "Replica",
     "__version__",
     "explain",
     "load",
@@ -39,7 +38,6 @@ _HOMES = {
     "LessVFLClassifier": "lessvfl.estimator",
     "LessVFLRegressor": "lessvfl.estimator",
     "Progress": "lessvfl.terms",
-    "Replica": "lessvfl.run.simulate",
     "explain": "lessvfl.run.reasons",
     "load": "lessvfl.run.folder",
     "resolve": "lessvfl.run.profiles",

@@ -1,15 +1,12 @@
 """The paper: Algorithm 2 (VFL) and Algorithm 1 (LESS-VFL), top to bottom.
 
-The server is the code you are reading. Symbols as in the paper; every tensor has a
-leading replica axis R, and the gradient of the *sum* of the replicas' losses is each
-one's own gradient.
+The server is the code you are reading. Symbols as in the paper.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +17,7 @@ from lessvfl.core.losses import Labels, proxy_loss
 from lessvfl.core.network import MLP, Network
 from lessvfl.core.passes import gradients
 from lessvfl.core.plans import Rows, SelectPlan, ShadowPlan, TrainPlan, parts, take
-from lessvfl.core.prox import GroupLasso, per_replica
+from lessvfl.core.prox import GroupLasso
 from lessvfl.core.solve import (
     Plateau,
     Schedule,
@@ -63,11 +60,11 @@ def train_jointly(
     h = parties.begin(plan, stage.begin())  # lines 4-6 of the first batch
     for step, rows in stage.steps():  # lines 2, 3
         batch = labels.at(rows)
-        H = concatenate(h).expand(-1, batch.y.shape[1], -1)  # line 7: (R, b, E)
+        H = concatenate(h).expand(len(batch.y), -1)  # line 7: (b, E)
         z = stage.passes.forward(H).requires_grad_()
         loss = batch.risk(z)  # R_B
         stage.watch(H, loss)
-        (slope,) = gradients(loss.sum(), [z])
+        (slope,) = gradients(loss, [z])
         slope = batch.released(slope, plan.stage, step)
         *grads, down = stage.passes.back(slope)
         if plan.record:  # less-vfl-auto: parties select by these gradients
@@ -76,42 +73,27 @@ def train_jointly(
         down = batch.blurred(down, widths, plan.stage, step)
         rate, last = stage.pace(held_out)
         stage.update(grads, rate)  # line 8
-        h = parties.descend(plan, step, labels.seeds, down, rate, last)  # lines 9-13
+        h = parties.descend(plan, step, labels.seed, down, rate, last)  # lines 9-13
 
 
 def _risk_held_out(
     parties: Parties, fusion: Network, labels: Labels, plan: TrainPlan, rows: Tensor
 ) -> float:
     """Ask for the embeddings of the rows held out; return the loss there."""
-    rows = rows.to(labels.y.device)
-    n_rows = rows.shape[1]
-    H = concatenate(parties.embed(plan.stage, "train", n_rows, plan.bits))
+    H = concatenate(parties.embed(plan.stage, "train", len(rows), plan.bits))
     fusion.train(False)
     with torch.no_grad():
-        risk = labels.at(rows).risk(fusion(H.expand(-1, n_rows, -1)))
+        held_out = labels.at(rows.to(labels.y.device))
+        risk = held_out.risk(fusion(H.expand(len(rows), -1)))
     fusion.train(True)
-    return float(risk.mean())
+    return float(risk)
 
 
 # ---------------------------------------------------------------- Algorithm 1: LESS-VFL
 
 
-class Penalised(Protocol):
-    """What proximal steps ask of a network, or of many networks side by side."""
-
-    @property
-    def input_weights(self) -> Tensor:
-        """Return π(θ), the parameter (R, out, in, ...)."""
-
-    def parameters(self) -> list[Tensor]:
-        """Return every parameter."""
-
-    def train(self, mode: bool) -> None:
-        """Switch layers such as dropout between training and use."""
-
-
 def prox_sgd(
-    net: Penalised,
+    net: Network,
     loss: Step,
     penalty: GroupLasso,
     plan: SelectPlan,
@@ -119,34 +101,27 @@ def prox_sgd(
     observe: Observer,
     who: str,
 ) -> None:
-    """Minimise loss + penalty on the input groups of `net` by proximal SGD, in place.
-
-    A replica whose objective has reached a plateau moves no more (η = 0).
-    """
+    """Minimise loss + penalty on the input groups of `net` by proximal SGD."""
     params, w = net.parameters(), net.input_weights
-    eta = torch.full(w.shape[:1], plan.step_size, device=w.device, dtype=w.dtype)
-    plateau = Plateau(torch.full_like(eta, torch.inf), plan.patience, plan.tolerance)
+    plateau = Plateau(w.new_full((), torch.inf), plan.patience, plan.tolerance)
     watch = Watch(plan.stage, [who])
 
     def after_epoch(epoch: int, losses: list[Tensor]) -> bool:
         for value in losses:
-            watch.add(value.sum().view(1))
+            watch.add(value.view(1))
         watch.check()
         observe(Event(plan.stage, epoch, plan.n_epochs))
         if plan.tolerance == 0:
             return False
         with torch.no_grad():
-            total = functools.reduce(torch.add, losses)
-            plateau.improves(total / len(losses) + penalty.value(w))
-        eta.masked_fill_(plateau.reached, 0.0)
-        return bool(plateau.reached.all())
+            plateau.improves(sum(losses) / len(losses) + penalty.value(w))
+        return bool(plateau.reached)
 
-    step_size = plan.step_size if plan.tolerance == 0 else eta
     net.train(True)
     minimise(
         params,
         loss,
-        lambda grads: prox_step(params, grads, step_size, penalty, w),
+        lambda grads: prox_step(params, grads, plan.step_size, penalty, w),
         schedule,
         plan.n_epochs,
         after_epoch,
@@ -155,7 +130,7 @@ def prox_sgd(
 
 
 def select_components(
-    fusion: Penalised,
+    fusion: Network,
     loss: Step,
     plan: SelectPlan,
     schedule: Schedule,
@@ -164,16 +139,16 @@ def select_components(
     """Find the components that matter, at the server alone: stage 2, Eq. 4.
 
     `loss` is R_B of the fusion network on the stored embeddings. Returns K as a mask
-    (R, E): True where ‖π(θ_s)^k‖ > 0 (line 12).
+    (E,): True where ‖π(θ_s)^k‖ > 0 (line 12).
     """
-    penalty = GroupLasso(plan.weights(fusion.input_weights))
+    penalty = GroupLasso(plan.weight(fusion.input_weights))
     prox_sgd(fusion, loss, penalty, plan, schedule, observe, "the server")  # lines 5-10
     with torch.no_grad():
         return penalty.norms(fusion.input_weights) > 0
 
 
 def stored_risk(fusion: Network, H: Tensor, labels: Labels) -> Step:
-    """Return R_B on stored embeddings (R, N, E) as a function of the rows."""
+    """Return R_B on stored embeddings (N, E) as a function of the rows."""
 
     def loss(rows: Rows) -> Tensor:
         return labels.at(rows).risk(fusion(take(H, rows)))
@@ -182,9 +157,9 @@ def stored_risk(fusion: Network, H: Tensor, labels: Labels) -> Step:
 
 
 def select_features(
-    net: Penalised,
+    net: Network,
     loss: Step,
-    n_components: Tensor,
+    n_components: int,
     membership: Tensor | None,
     plan: SelectPlan,
     schedule: Schedule,
@@ -193,26 +168,25 @@ def select_features(
 ) -> Tensor:
     """Find the features that party m needs, at the party alone: stage 3, Eq. 5.
 
-    `loss` is H_B on the components K_m, of which there are `n_components` (R,); `net`
-    starts from the pre-trained weights. Returns a mask (R, n_groups), True = kept.
+    `loss` is H_B on the components K_m, of which there are `n_components`; `net` starts
+    from the pre-trained weights. Returns a mask (n_groups,), True = kept.
     """
     w = net.input_weights
-    penalty = GroupLasso(plan.weights(w), membership)
+    penalty = GroupLasso(plan.weight(w), membership)
     if plan.adaptive > 0:
         weights = adaptive_weights(penalty.norms(w.detach()), plan.adaptive)
         penalty = GroupLasso(penalty.lam, membership, weights)
     prox_sgd(net, loss, penalty, plan, schedule, observe, who)  # lines 15-20
     with torch.no_grad():
-        if not plan.stepwise_removal:  # nothing to match: the minimiser of λ_m G is 0
-            idle = (n_components == 0) & (penalty.lam > 0)
-            w.mul_(per_replica(~idle, w))
+        if not (n_components or plan.stepwise_removal) and penalty.lam > 0:
+            w.zero_()  # nothing to match: the minimiser of λ_m G is 0
         return penalty.norms(w) > 0
 
 
 def largest_lambda(
     net: Network, loss: Step, membership: Tensor | None, rows: Rows
 ) -> Tensor:
-    """Return the least λ at which no feature of a party helps to match, (R,).
+    """Return the least λ at which no feature of a party helps to match.
 
     That is the largest norm of a group's gradient of H where π(θ) = 0, the other
     weights as pre-trained: at a larger λ zero is where proximal steps stay.
@@ -221,11 +195,10 @@ def largest_lambda(
     with torch.no_grad():
         start = w.clone()
         w.zero_()
-    (slope,) = gradients(loss(rows).sum(), [w])
+    (slope,) = gradients(loss(rows), [w])
     with torch.no_grad():
         w.copy_(start)
-        nothing = torch.zeros(1, device=w.device, dtype=w.dtype)
-        return GroupLasso(nothing, membership).norms(slope).max(dim=1).values
+        return GroupLasso(w.new_zeros(()), membership).norms(slope).max()
 
 
 def with_lambda(
@@ -234,8 +207,7 @@ def with_lambda(
     """Return a plan with the λ of this party, where it has a share of the largest."""
     some = slice(0, min(n_rows, LAMBDA_ROWS))
     largest = largest_lambda(net, loss, membership, some)
-    lam = (largest * plan.weights(largest)).tolist()
-    return replace(plan, lam=tuple(lam), lam_scale=1.0)
+    return replace(plan, lam=float(largest * plan.weight(largest)), lam_scale=1.0)
 
 
 def adaptive_weights(norms: Tensor, power: float) -> Tensor:
@@ -244,18 +216,17 @@ def adaptive_weights(norms: Tensor, power: float) -> Tensor:
     The adaptive group lasso (Section 6 of the paper, future work): what is large after
     pre-training is penalised less.
     """
-    relative = norms / norms.median(dim=1, keepdim=True).values
+    relative = norms / norms.median()
     return relative.clamp(0.05, 20.0).pow(-power)
 
 
 def matching_loss(net: Network, X: Tensor, plan: SelectPlan) -> Step:
     """Return H_B as a function of the rows: how far `net` is from where it starts."""
-    mean = plan.reduction == "mean"
-    divisor = net.output_mask.sum(dim=1).clamp_min(1) if mean else 1
+    divisor = max(1, net.n_outputs) if plan.reduction == "mean" else 1
     if isinstance(net, MLP) and net.is_linear:
         return _linear_matching_loss(net, X, divisor)
-    with torch.no_grad():  # h_m(θ̂_m; X_m), (R, N, |K_m|)
-        target = torch.cat([net(X[:, part]) for part in parts(X.shape[1])], dim=1)
+    with torch.no_grad():  # h_m(θ̂_m; X_m), (N, |K_m|)
+        target = torch.cat([net(X[part]) for part in parts(len(X))])
 
     def loss(rows: Rows) -> Tensor:
         return proxy_loss(net(take(X, rows)), take(target, rows), divisor)
@@ -263,7 +234,7 @@ def matching_loss(net: Network, X: Tensor, plan: SelectPlan) -> Step:
     return loss
 
 
-def _linear_matching_loss(net: MLP, X: Tensor, divisor: Tensor | int) -> Step:
+def _linear_matching_loss(net: MLP, X: Tensor, divisor: int) -> Step:
     """Return the same of a network that is one linear map A: |X_B (A - A₀)'|² / |B|."""
     table = torch.nn.functional.pad(X, (0, 1), value=1.0)  # A adds by its last column
     moments = BatchMoments(table)
@@ -273,7 +244,7 @@ def _linear_matching_loss(net: MLP, X: Tensor, divisor: Tensor | int) -> Step:
     def loss(rows: Rows) -> Tensor:
         change = net.collapse() - start
         if isinstance(rows, slice) and moments.serve(rows):
-            return moments.squares(change, rows).sum(dim=1) / divisor
+            return moments.squares(change, rows).sum(dim=-1) / divisor
         h = take(table, rows) @ change.mT
         return proxy_loss(h, torch.zeros_like(h), divisor)
 
@@ -328,12 +299,12 @@ def _stage_2(
     bits: int,
     observe: Observer,
 ) -> Tensor:
-    """Gather the embeddings of all rows, once; return K as a mask (R, E)."""
+    """Gather the embeddings of all rows, once; return K as a mask (E,)."""
     observe(Event("embed", 0, 1))
     H = parties.embed_all(bits)  # lines 2-4
     observe(Event("embed", 1, 1))
     loss = stored_risk(fusion, H, labels)
-    schedule = in_order(plan.batches(labels.y.shape[1], labels.seeds), H.device)
+    schedule = in_order(plan.batches(len(labels.y), labels.seed), H.device)
     observe(Event(plan.stage, 0, plan.n_epochs))
     return select_components(fusion, loss, plan, schedule, observe)  # lines 5-12
 

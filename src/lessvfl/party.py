@@ -48,9 +48,9 @@ class Party:
 
     `empty` says what a party that kept no feature contributes: a constant it sends
     once, or, as in the released code, its pre-trained embeddings, sent on and never
-    trained. `observe` is told of stage 3's epochs. `seeds` are shared with everybody
-    (the order of rows), `private` seeds are of the party's own streams: shadows,
-    batches of its own, rounding; the shared ones unless given. `guard` adds noise to
+    trained. `observe` is told of stage 3's epochs. `seed` is shared with everybody (the
+    order of rows), `private` is of the party's own streams: shadows, batches of its
+    own, rounding; the shared one unless given. `guard` adds noise to
     whatever embeddings leave.
     """
 
@@ -59,28 +59,34 @@ class Party:
         name: PartyId,
         net: Network,
         data: PartyData,
-        seeds: tuple[int, ...],
+        seed: int,
         empty: Empty = "constant",
         observe: Observer = lambda event: None,
-        private: tuple[int, ...] | None = None,
+        private: int | None = None,
         protocol: NewProtocol | None = None,
         guard: EmbeddingGuard | None = None,
     ) -> None:
         self.name = name
         self.net = net
         self.X_train, self.X_test = data.X_train, data.X_test
-        self.seeds = seeds
+        self.seed = seed
         self.observe = observe
         self.features = FeatureMap.of(net, data.groups)
         self._data = data
-        self._private = seeds if private is None else private
-        self._outputs = torch.ones_like(net.output_mask)
-        self._widths = (net.n_outputs,) * net.n_replicas
+        self._private = seed if private is None else private
+        self._outputs = _everything(net)  # components left of those at the start
         self._substitute = Substitute(empty, net)
         self._training: PartyTraining | None = None
         self._has_selected = False
-        own = (self._private, self.features, data.must_keep, data.blocks, data.places)
-        self._shadows = ShadowSelection(ShadowSelector(name, *own))
+        selector = ShadowSelector(
+            name,
+            seed=self._private,
+            features=self.features,
+            must_keep=data.must_keep,
+            blocks=data.blocks,
+            places=data.places,
+        )
+        self._shadows = ShadowSelection(selector)
         self._whole: Whole | None = None  # before the first of two selections
         self._queries = QueryStage(protocol)
         self._guard = guard
@@ -92,20 +98,21 @@ class Party:
 
     @property
     def blocks(self) -> Tensor | None:
-        """Return the blocks of its training rows, (S, N); None: all are alone."""
+        """Return the blocks of its training rows, (N,); None: all are alone."""
         return self._data.blocks
 
     @property
     def kept(self) -> Tensor:
-        """Return the features that each replica keeps, (R, n_features)."""
+        """Return the features that are kept, (n_features,)."""
         return self.features.kept
 
     def handle(self, request: messages.Request) -> messages.Reply:
         """Answer one request."""
         match request:
             case messages.Describe():
-                n_samples = self.X_train.shape[1]
-                return messages.Description(self.name, n_samples, self.net.n_outputs)
+                return messages.Description(
+                    self.name, len(self.X_train), self.net.n_outputs
+                )
             case messages.Begin(plan, done):
                 return self._begin(plan, done)
             case messages.Descend():
@@ -138,19 +145,28 @@ class Party:
 
     def _start(self, plan: TrainPlan) -> PartyTraining:
         groups = self.features.membership(self.X_train.dtype)
-        batches = plan.batches(self.X_train.shape[1], self.seeds, self._data.blocks)
-        gates = None if plan.gates is None else self._gates(plan, *plan.gates)
-        own = (self._through, batches, self._shadows.decays, groups, gates)
-        return PartyTraining(plan, *own)
+        return PartyTraining(
+            plan,
+            self._through,
+            batches=plan.batches(len(self.X_train), self.seed, self._data.blocks),
+            decays=self._shadows.decays,
+            membership=groups,
+            gates=None if plan.gates is None else self._gates(plan, *plan.gates),
+        )
 
     def _gates(self, plan: TrainPlan, sigma: float, lam: float) -> Gates:
         """Return gates on the features, half open unless a protocol said where."""
         start = self._queries.gate_start
         if start is None:
             start = torch.full(self.features.groups.shape, HALF_OPEN)
-        name = ("gates", plan.stage, self.name)
-        own = (self.features.column_groups, sigma, lam, self._private, name)
-        return Gates(start.to(self.X_train, copy=True), *own)
+        return Gates(
+            start.to(self.X_train, copy=True),
+            self.features.column_groups,
+            sigma=sigma,
+            lam=lam,
+            seed=self._private,
+            name=("gates", plan.stage, self.name),
+        )
 
     def _next_batch(self, training: PartyTraining) -> messages.Reply:
         """Embed the next batch (line 5), or end the stage."""
@@ -233,7 +249,7 @@ class Party:
 
     def _select(
         self,
-        components: tuple[tuple[int, ...], ...] | None,
+        components: tuple[int, ...] | None,
         plan: SelectPlan | ShadowPlan,
     ) -> messages.Reply:
         """Keep K_m, then select features on H_N alone (stage 3)."""
@@ -243,11 +259,9 @@ class Party:
                 "before the end of a stage."
             )
         if components is not None:
-            self._outputs = torch.zeros_like(self.net.output_mask)
-            for replica, some in enumerate(components):
-                self._outputs[replica, list(some)] = True
+            self._outputs = torch.zeros_like(_everything(self.net))
+            self._outputs[list(components)] = True
             self.net = self.net.narrow(outputs=self._outputs)
-            self._widths = tuple(len(some) for some in components)
         if isinstance(plan, SelectPlan):
             self._substitute.freeze(self._through, self.X_train, self.X_test)
             self._remove(self._features_needed(plan))
@@ -278,7 +292,7 @@ class Party:
             return messages.QueryReply(request.stage, tuple(answer))
         if answer.net is not None:
             left = self.features.keep(answer.groups).columns[self.features.columns]
-            self._replace(answer.net.narrow(left.unsqueeze(0)), answer.groups)
+            self._replace(answer.net.narrow(left), answer.groups)
         elif not bool(answer.groups.all()):
             self._substitute.freeze(self._through, self.X_train, self.X_test)
             self._remove(answer.groups)
@@ -286,30 +300,44 @@ class Party:
         return self._done(request.stage)
 
     def _replace(self, net: Network, groups: Tensor) -> None:
-        """Go on with another network, cut to these groups (R, n_groups)."""
+        """Go on with another network, cut to these groups (n_groups,)."""
         before = self.features.columns
         self.features, self.net = self.features.keep(groups), net
-        self._outputs = torch.ones_like(net.output_mask)
-        self._widths = (net.n_outputs,) * net.n_replicas
+        self._outputs = _everything(net)
         self._substitute = Substitute(self._substitute.kind, net)
         self._cut_columns(self.features.columns[before])
 
     def _holder(self) -> Holder:
-        data = self._data
-        own = (self.features, self.net, self.seeds, self._private, data.must_keep)
-        return Holder(self.name, self.X_train, *own, data.alone, self.X_test)
+        return Holder(
+            self.name,
+            self.X_train,
+            features=self.features,
+            net=self.net,
+            seed=self.seed,
+            private=self._private,
+            must_keep=self._data.must_keep,
+            alone=self._data.alone,
+            test=self.X_test,
+        )
 
     def _features_needed(self, plan: SelectPlan) -> Tensor:
-        """Return the groups that stage 3 of the paper keeps, (R, n_groups)."""
+        """Return the groups that stage 3 of the paper keeps, (n_groups,)."""
         X, who = self.X_train, f"party '{self.name}'"
         groups = self.features.membership(X.dtype)
-        batches = plan.batches(X.shape[1], self._private, who)
+        batches = plan.batches(len(X), self._private, who)
         loss = algorithm.matching_loss(self.net, X, plan)
         if plan.relative:
-            plan = algorithm.with_lambda(plan, self.net, loss, groups, X.shape[1])
-        n_outputs, order = self.net.output_mask.sum(dim=1), in_order(batches, X.device)
-        own = (self.net, loss, n_outputs, groups, plan, order)
-        return algorithm.select_features(*own, self.observe, who)
+            plan = algorithm.with_lambda(plan, self.net, loss, groups, len(X))
+        return algorithm.select_features(
+            self.net,
+            loss,
+            n_components=self.net.n_outputs,
+            membership=groups,
+            plan=plan,
+            schedule=in_order(batches, X.device),
+            observe=self.observe,
+            who=who,
+        )
 
     def _select_by_shadows(self, plan: ShadowPlan) -> None:
         """Keep what predicts the responses better than shadows do, then fit again.
@@ -322,7 +350,7 @@ class Party:
                 f"Party '{self.name}' must have looked once to look again. "
                 "Got a second look without a first."
             )
-        seen = self._shadows.recall(self.net.output_mask, self._outputs)
+        seen = self._shadows.recall(self._outputs)
         if whole is not None:
             self.net = widen(self.net, whole.net, self.features.slots)
             self.X_train, self.X_test = whole.X_train, whole.X_test
@@ -333,24 +361,22 @@ class Party:
         self.net = self._shadows.refit(self.net, self.X_train, seen, plan)
 
     def _remove(self, groups: Tensor) -> None:
-        """Cut out of network and columns what is not among these (R, n_groups)."""
+        """Cut out of network and columns what is not among these (n_groups,)."""
         self.features = self.features.keep(groups)
         self.net = self.net.narrow(slots=self.features.slots)
         self._cut_columns(self.features.columns)
 
     def _cut_columns(self, used: Tensor) -> None:
-        """Cut the columns that no replica keeps, and learn who keeps nothing."""
+        """Cut columns that are not used, and see whether any feature is left."""
         self.X_train = self._data.cut(self.X_train, used)
         self.X_test = self._data.cut(self.X_test, used)
         self._substitute.follow(self.net, self.kept, self.X_train)
 
     def _done(self, stage: Stage) -> messages.Done:
-        silent = self._substitute.silent()
-        if not any(silent):
-            return messages.Done(stage, silent)
-        widths = tuple(n * flag for n, flag in zip(self._widths, silent, strict=True))
-        constant = messages.Block(self._substitute.constant, widths)
-        return messages.Done(stage, silent, constant)
+        if not self._substitute.is_silent:
+            return messages.Done(stage)
+        constant = messages.Block(self._substitute.constant)
+        return messages.Done(stage, True, constant)
 
     # ----------------------------------------------------------------------- embeddings
 
@@ -368,12 +394,12 @@ class Party:
         """Return the rows that training leaves out, if it is these, or a sample."""
         if self._training is not None and self.is_held_out_check(request):
             return self._training.batches.held_out
-        return sample_rows(self.X_train.shape[1], n_rows, self.seeds)
+        return sample_rows(len(self.X_train), n_rows, self.seed)
 
     def part_of(self, request: messages.Embed) -> slice:
         """Return the rows of the part that is asked for."""
         X = self.X_train if request.rows == "train" else self.X_test
-        slices = parts(X.shape[1])
+        slices = parts(len(X))
         if not 0 <= request.part < len(slices):
             raise ProtocolError.told(
                 f"Party '{self.name}' must be asked for rows that it has, in "
@@ -385,10 +411,10 @@ class Party:
         X = self.X_train if which == "train" else self.X_test
         self.net.train(False)
         gates = None if self._training is None else self._training.gates
-        own = take(X, rows)
-        own = own if gates is None else own * gates.values.unsqueeze(1)
+        X = take(X, rows)
+        X = X if gates is None else X * gates.values
         with torch.no_grad():
-            h = self._substitute.into(self._through(own), which, rows)
+            h = self._substitute.into(self._through(X), which, rows)
         self.net.train(self._training is not None)
         return h
 
@@ -396,18 +422,15 @@ class Party:
         """Return embeddings as they may leave."""
         if self._guard is None or self._guard.inside:
             return h
-        return self._guard.release(h, *name) * self.net.output_mask.unsqueeze(1)
+        return self._guard.release(h, *name)
 
     def _block(self, h: Tensor, bits: int, *name: str | int) -> messages.Block:
-        mask = self.net.output_mask
-        return messages.Block.in_bits(
-            h, self._widths, bits, mask, self._private, "up", self.name, *name
-        )
+        return messages.Block.in_bits(h, bits, self._private, "up", self.name, *name)
 
     # -------------------------------------------------------------------- what it keeps
 
     def features_now(self) -> Tensor:
-        """Return the features in use, (R, n_features), also during proximal steps.
+        """Return the features in use, (n_features,), also during proximal steps.
 
         For the party's own eyes: no message carries it.
         """
@@ -416,23 +439,25 @@ class Party:
             groups = self._training.groups_in_use(self.net.input_weights)
         return self.kept if groups is None else self.features.of_groups(groups)
 
-    def outcome(self, replica: int) -> Outcome:
-        """Return what one replica ends with."""
-        own = (self.net, self.features.slots[replica], replica)
-        net, slots, constant = self._substitute.at_the_end(*own)
-        what = f"The weights of the features of party '{self.name}'"
-        importance = finite(what, self.features.importance(self.net, replica))
-        reports, ratings = self._shadows.reports, self._queries.ratings
+    def outcome(self) -> Outcome:
+        """Return what the party ends the run with."""
+        net, slots, constant = self._substitute.at_the_end(
+            self.net, self.features.slots
+        )
+        importance = finite(
+            f"The weights of the features of party '{self.name}'",
+            self.features.importance(self.net),
+        )
         return Outcome(
-            net.replica(replica),
-            tuple(self.kept[replica].tolist()),
-            tuple(importance.tolist()),
-            tuple(slots.tolist()),
-            tuple(self._outputs[replica].tolist()),
-            constant,
-            net is self._substitute.pretrained,
-            reports[replica] if reports else None,
-            ratings[replica] if ratings else None,
+            net,
+            kept=tuple(self.kept.tolist()),
+            importance=tuple(importance.tolist()),
+            slots=tuple(slots.tolist()),
+            outputs=tuple(self._outputs.tolist()),
+            constant=constant,
+            frozen=net is self._substitute.pretrained,
+            selection=self._shadows.report,
+            rating=self._queries.rating,
         )
 
     # ---------------------------------------------------------------------------- state
@@ -441,9 +466,8 @@ class Party:
         """Return all that changes in a run: tensors by name, and plain values."""
         seen, how = self._shadows.state()
         values: dict[str, Any] = {
-            "widths": list(self._widths),
             "has_selected": self._has_selected,
-            "ratings": self._queries.ratings,
+            "rating": self._queries.rating,
             **how,
             "plan": None,
         }
@@ -470,7 +494,6 @@ class Party:
         if values["has_selected"]:
             self._has_selected = True
             self._outputs = tensors["outputs"].bool()
-            self._widths = tuple(values["widths"])
             if not bool(self._outputs.all()):
                 self.net = self.net.narrow(outputs=self._outputs)
             if self._substitute.kind == "frozen":
@@ -486,7 +509,13 @@ class Party:
             self.net = self.net.curved(tensors["pieces"])
         fill(self.net.parameters(), tensors, "net")
         self._substitute.constant = tensors["constant"].clone()
-        self._queries.restore(tensors, values["ratings"], self._holder)
+        self._queries.restore(tensors, values["rating"], self._holder)
         if values["plan"] is not None:
             self._training = self._start(TrainPlan.of_values(values["plan"]))
             self._training.resume(values["step"], tensors)
+
+
+def _everything(net: Network) -> Tensor:
+    """Return that all components of a network are there, (n_outputs,)."""
+    device = net.input_weights.device
+    return torch.ones(net.n_outputs, dtype=torch.bool, device=device)

@@ -227,7 +227,7 @@ def time_text(seconds: float) -> str:
 class Event:
     """The end of an epoch, or with epoch 0 the beginning of a stage.
 
-    `fusion` is given where all networks fit each other; `outputs` (R, n, K), what it
+    `fusion` is given where all networks fit each other; `outputs` (n, C), what it
     gives of the test rows, where no party's part of it may be asked for.
     """
 

@@ -93,11 +93,10 @@ def test_a_step_of_the_breakdown_changes_one_thing() -> None:
 
 def test_the_grid_is_the_papers() -> None:
     grid = [0.5, 0.25, 0.1, 0.05, 0.01, 0.005]
-    assert cells.server_lambdas("less-vfl", "cpu") == [(lam,) for lam in grid]
-    assert cells.server_lambdas("less-vfl", "cuda") == [tuple(grid)]
-    assert cells.server_lambdas("local-lasso", "cuda") == [(None,)]
+    assert cells.server_lambdas("less-vfl") == grid
+    assert cells.server_lambdas("local-lasso") == [None]
     for method in ("plain", "less-vfl-auto"):
-        assert cells.server_lambdas(method, "cpu") == []
+        assert cells.server_lambdas(method) == []
 
 
 def test_lambdas_are_tried_on_training_rows_alone(
@@ -105,24 +104,22 @@ def test_lambdas_are_tried_on_training_rows_alone(
 ) -> None:
     seen: list[Any] = []
 
-    def simulated(job: Any, replicas: Any) -> Any:
-        seen.append((job, replicas))
-        for one in replicas:
-            numbers = {"accuracy": {"final": one.lam_party / 4}}
-            numbers["spurious"] = {"removed_share": 0.5}
-            yield type("Run", (), {"numbers": numbers})
+    def simulated(job: Any, seeds: list[int]) -> Any:
+        seen.append((job, seeds))
+        numbers = {"accuracy": {"final": job.settings.config.lam_party / 4}}
+        numbers["spurious"] = {"removed_share": 0.5}
+        return [type("Run", (), {"numbers": numbers})]
 
     monkeypatch.setattr(simulate, "simulate", simulated)
     monkeypatch.setattr(data, "load", lambda name, data_dir: table())
-    found = cells.try_lambdas(
-        Cell("made", "ours", "less-vfl"), (0.05, 0.01), "cpu", None
-    )
-    ((job, replicas),) = seen
+    found = cells.try_lambdas(Cell("made", "ours", "less-vfl"), 0.05, "cpu", None)
+    configs = [job.settings.config for job, _ in seen]
+    tried = [(config.lam_server, config.lam_party) for config in configs]
     grid = plan.published()["grid"]["lam_party"]
-    tried = [(r.lam_server, r.lam_party) for r in replicas]
-    assert tried == list(itertools.product((0.05, 0.01), grid))
-    assert job.dataset.X.n_rows == 320  # test rows have no say
-    assert job.settings.config.schedule == "cosine"  # one batch
+    assert tried == [(0.05, lam) for lam in grid]
+    for job, seeds in seen:
+        assert seeds == [cells.CHOICE_SEED]
+        assert job.dataset.X.n_rows == 320  # test rows have no say
     assert found["trials"][0] == {
         "lambdas": {"lam_party": 2.0, "lam_server": 0.05},
         "accuracy": 0.5,

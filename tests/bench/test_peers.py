@@ -106,7 +106,7 @@ def trained(lams: tuple[float, ...], **plan: Any) -> tuple[stg.Gated, Problem]:
 
 def test_gates_stand_in_front_of_the_network() -> None:
     gated, problem = trained((0.01,), n_steps=20)
-    x = torch.as_tensor(pooled.pool(problem, 0, CPU).X_test).float().unsqueeze(0)
+    x = torch.as_tensor(pooled.pool(problem, 0, CPU).X_test).float()
     inputs = x * stg.gates(gated.mu).unsqueeze(1)
     assert torch.allclose(gated(x), gated.net(inputs), atol=1e-5)
 
@@ -209,13 +209,17 @@ def test_our_methods_see_the_same_problem_under_every_profile(
 ) -> None:
     dataset, jobs = table(), []
 
+    class SeenError(Exception):
+        """The job is known."""
+
     def watched(job: Job, seeds: list[int]) -> list[Run]:
         jobs.append((job, seeds))
-        return []
+        raise SeenError
 
     monkeypatch.setattr(simulate, "simulate", watched)
     bench = run._PeerBench(dataset, 0.5, CPU)
-    assert list(bench.lines(method, [3])) == []
+    with pytest.raises(SeenError):
+        bench.line(method, 3)
     ((job, seeds),) = jobs
     assert job.settings.profile == run.OURS[method][1]
     assert (job.dataset, seeds) == (dataset, [3])

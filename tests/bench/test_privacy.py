@@ -79,8 +79,8 @@ def test_gradients_are_of_the_rows_that_the_party_trains_on(monkeypatch):
 
     def listen(self, request):
         if self.name == "spy":
-            rows = self._training.rows[0].numpy()
-            trained.append((rows, request.gradient.values[0].numpy() * len(rows)))
+            rows = self._training.rows.numpy()
+            trained.append((rows, request.gradient.values.numpy() * len(rows)))
         return descend(self, request)
 
     monkeypatch.setattr(Party, "_descend", listen)

@@ -73,7 +73,7 @@ def share_read(job: simulate.Job, build: Builder, party: str) -> float:
     """Return the share of labels that a party reads off its first gradient."""
     problem = job.problem(0)
     recording, sizes = start.first_step(job, problem, build)
-    public = Builder(job.settings, [0], "cpu")
+    public = Builder(job.settings, 0, "cpu")
     weights = start.first_weights(public, problem, sizes)[party]
     (look,) = gradients_of(recording, Shared.of(problem, 0), party).values()
     seen = np.isfinite(look[:, 0])
@@ -86,7 +86,7 @@ def share_read(job: simulate.Job, build: Builder, party: str) -> float:
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_weights_from_the_shared_seed_give_all_labels_away(bits, n_classes):
     job = first_gradients_job(n_classes, bits=bits)
-    of_seed = Builder(job.settings, [0], "cpu")
+    of_seed = Builder(job.settings, 0, "cpu")
     assert share_read(job, of_seed, job.problem(0).parties[1].name) == 1
 
 
@@ -102,7 +102,7 @@ def test_weights_from_a_secret_give_none_away(bits):
 
 def test_deep_fusion_networks_are_read_as_if_they_were_linear():
     job = first_gradients_job(bits=32, fusion_depth=3)
-    of_seed = Builder(job.settings, [0], "cpu")
+    of_seed = Builder(job.settings, 0, "cpu")
     assert share_read(job, of_seed, job.problem(0).parties[0].name) == 1
 
 
@@ -114,8 +114,8 @@ class OldGuard(EmbeddingGuard):
 
     def release(self, h, *name):
         content = hashlib.sha256(h.numpy().tobytes()).hexdigest()
-        drawn = stream(self.seeds[0], "noise", *name, content)
-        z = torch.randn(h.shape[1:], generator=drawn)
+        drawn = stream(self.seed, "noise", *name, content)
+        z = torch.randn(h.shape, generator=drawn)
         return self.mechanism.clipped(h) + self.mechanism.noise * z
 
     def release_by_row(self, h, *name, ids):
@@ -126,12 +126,12 @@ GUARDS = {"once": OldGuard, "today": EmbeddingGuard}
 
 
 def a_guard(when: str, deviation: float) -> EmbeddingGuard:
-    return GUARDS[when](ClippedNoise(1.0, deviation), "clinic", (SECRET + 5,))
+    return GUARDS[when](ClippedNoise(1.0, deviation), "clinic", SECRET + 5)
 
 
 @functools.cache
 def embeddings(n_rows: int = noise.N_NUMBERS // 4) -> torch.Tensor:
-    return 0.6 * torch.randn(1, n_rows, 4, generator=stream(0, "embeddings"))
+    return 0.6 * torch.randn(n_rows, 4, generator=stream(0, "embeddings"))
 
 
 @pytest.mark.parametrize("deviation", [3, 20])
@@ -159,14 +159,14 @@ def test_equations_are_solved():
 
 def test_few_numbers_give_no_state():
     released = a_guard("once", 3.0).release(embeddings(1000))
-    assert noise.by_state(released[0].double().numpy(), 3.0, 1.0) is None
+    assert noise.by_state(released.double().numpy(), 3.0, 1.0) is None
 
 
 @pytest.mark.parametrize(("when", "gain"), [("once", 0.6), ("today", 0.0)])
 def test_many_requests_for_the_same_rows(when, gain):
     guard, h = a_guard(when, 3.0), embeddings(600)
     asked = noise.answers(h, guard)
-    clear = guard.mechanism.clipped(h)[0].double().numpy()
+    clear = guard.mechanism.clipped(h).double().numpy()
     one, many = (
         noise.explained(clear, noise.by_averaging(some, 3.0))
         for some in (asked[:1], asked)
@@ -195,14 +195,14 @@ def test_the_state_of_a_generator_takes_noise_off(when, deviation, bits, least):
     guard, h = a_guard(when, deviation), embeddings()
     released, step = guard.release(h, "embed"), 0.0
     if bits < 32:
-        coded, released = coding.encode(released, bits, None, (SECRET,), "embed")
-        step = float(coded.step[0])
-    found = noise.by_state(released[0].double().numpy(), deviation, 1 + step)
+        coded, released = coding.encode(released, bits, SECRET, "embed")
+        step = float(coded.step)
+    found = noise.by_state(released.double().numpy(), deviation, 1 + step)
     if least is None:
         assert found is None
     else:
         assert found is not None
-        read = noise.explained(guard.mechanism.clipped(h)[0].numpy(), found)
+        read = noise.explained(guard.mechanism.clipped(h).numpy(), found)
         assert read >= least
 
 
@@ -210,7 +210,7 @@ def test_the_state_of_a_generator_takes_noise_off(when, deviation, bits, least):
 def test_what_a_study_says_of_noise(when, monkeypatch):
     """Where no state is found the attacker has what the control has."""
     monkeypatch.setattr(noise, "by_state", lambda *known: None)
-    found = noise.measure(embeddings(300)[0].numpy(), a_guard(when, 3.0))
+    found = noise.measure(embeddings(300).numpy(), a_guard(when, 3.0))
     by_state, by_requests = found[noise.BY_STATE], found[noise.BY_REQUESTS]
     assert by_state["score"] == by_state["control"] < 0.1
     assert by_requests["score"] > 0.5 if when == "once" else by_requests["score"] < 0.1

@@ -455,7 +455,7 @@ def test_lambdas_of_the_grid_are_those_of_rows_held_out(monkeypatch: Any) -> Non
     """Chosen once for a data set, for its splits too; shapes keep the profile's."""
     tried, seen = [], {}
 
-    def attempt(cell: Any, lams: Any, **more: Any) -> Any:
+    def attempt(cell: Any, lam_server: Any, **more: Any) -> Any:
         tried.append((cell.data, cell.method))
         both = {"accuracy": 0.5, "removed_share": 0.0}
         small = {"lambdas": {"lam_party": 0.25}, **both}

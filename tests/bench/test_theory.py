@@ -16,7 +16,6 @@ from tests.conftest import Cli
 from lessvfl.core.losses import proxy_loss, risk
 from lessvfl.core.network import MLP
 from lessvfl.core.passes import gradients
-from lessvfl.core.plans import SelectPlan
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.terms import Stage
 from lessvfl_bench.pages.theory import build_theory
@@ -185,13 +184,13 @@ def test_penalties_follow_the_samples_and_not_the_rows_of_a_table(
 ) -> None:
     """A table of 64 rows that stands for 10,000 has the λ of 10,000."""
     seen = {}
-    plan = solve._plan
+    take_steps = solve._take_steps
 
-    def spy(stage: Stage, lam: float, *rest: Any) -> SelectPlan:
+    def spy(stage: Stage, lam: float, *rest: Any, **how: Any) -> torch.Tensor:
         seen[stage] = lam
-        return plan(stage, lam, *rest)
+        return take_steps(stage, lam, *rest, **how)
 
-    monkeypatch.setattr(solve, "_plan", spy)
+    monkeypatch.setattr(solve, "_take_steps", spy)
     truth, test = a_problem(100, "linear")
     table = problem.draw_table(truth, SEEDS, 10_000, "train")
     run.run_split(table, test, SEEDS, "linear", 2)

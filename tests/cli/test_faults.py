@@ -74,14 +74,14 @@ def test_a_page_that_fails_loses_nothing(
 
 @pytest.mark.parametrize("is_ours", [False, True])
 def test_seeds_that_were_over_are_kept(run_cli, table, tmp_path, monkeypatch, is_ours):
-    collect = simulate._Batch._collect
+    run_seed = simulate._run_seed
 
-    def no_third(self, r, *more):
-        if self.replicas[r].seed == 2:
+    def no_third(job, settings, seed, *more):
+        if seed == 2:
             raise ConfigError("It must go on. Got no more.") if is_ours else KeyError(2)
-        return collect(self, r, *more)
+        return run_seed(job, settings, seed, *more)
 
-    monkeypatch.setattr(simulate._Batch, "_collect", no_third)
+    monkeypatch.setattr(simulate, "_run_seed", no_third)
     out = tmp_path / "run"
     line = run_of(table, out, "--seeds", "0,1,2")
     if is_ours:
@@ -104,7 +104,7 @@ def test_an_error_before_the_first_seed_leaves_the_run_before(
 ):
     out = tmp_path / "run"
     assert run_cli(*run_of(table, out)).code == 0
-    monkeypatch.setattr(simulate._Batch, "_collect", breaks)
+    monkeypatch.setattr(simulate, "_run_seed", breaks)
     with pytest.raises(ZeroDivisionError):
         run_cli(*run_of(table, out, "--overwrite"))
     assert RunRecord.read(out).status == "complete"

@@ -97,12 +97,12 @@ def agree(message):
 
 def test_the_same_bits_and_the_same_bill_as_in_one_process(network):
     def results(transport: Transport):
-        ledger = Ledger(1)
+        ledger = Ledger()
         parties = Parties(transport, ["a", "b"], ledger)
         train(parties)
-        kept = torch.tensor([[True, True, False, False, True, False]])
-        parties.select_features(kept, dataclasses.replace(SELECT, lam=(1.0,)))
-        return parties.embed("embed", "train"), parties.state(), ledger.lines(0)
+        kept = torch.tensor([True, True, False, False, True, False])
+        parties.select_features(kept, dataclasses.replace(SELECT, lam=1.0))
+        return parties.embed("embed", "train"), parties.state(), ledger.lines()
 
     local = {name: make_party(name).handle for name in "ab"}
     h, *rest = results(InProcess(local))
@@ -179,8 +179,8 @@ def test_every_reply_comes_back_whatever_its_size(network):
     large = Due({Embedding: Bound(8 << 20), Descend: Bound(8 << 20)})
     with connected(network, dict.fromkeys("ab", answer), large) as (hub, _):
         for rows in (1, 40_000, 3, 70_000, 200_000, 2):
-            values = torch.randn(1, rows, 4)
-            request = Descend("train", Block(values, (4,)))
+            values = torch.randn(rows, 4)
+            request = Descend("train", Block(values))
             replies = hub.exchange(dict.fromkeys("ab", request))
             assert replies.keys() == set("ab")
             for reply in replies.values():

@@ -68,19 +68,18 @@ def test_its_state_is_all_there_is_to_take_up():
 @pytest.mark.parametrize("row_order", ["file", "shuffle", "blocks"])
 def test_rows_held_out_are_in_no_step_and_the_first_of_a_sample(row_order):
     plan = TrainPlan("train", 8, 64, row_order, "adam", 0.1, schedule="watched")
-    batches = plan.batches(2000, (3, 4))
+    batches = plan.batches(2000, 3)
     assert batches.n_held_out == 200
-    held = sample_rows(2000, 200, (3, 4))
+    held = sample_rows(2000, 200, 3)
     seen: list[torch.Tensor] = []
     for _, rows in batches.steps(2, torch.device("cpu")):
         assert isinstance(rows, torch.Tensor)
         seen.append(rows)
     assert len(seen) == 2 * -(-1800 // 64)
-    for replica in range(2):
-        used = torch.cat([rows[replica] for rows in seen])
-        assert len(used) == 2 * 1800
-        everything = torch.cat([used.unique(), held[replica]])
-        assert torch.equal(everything.sort().values, torch.arange(2000))
+    used = torch.cat(seen)
+    assert len(used) == 2 * 1800
+    everything = torch.cat([used.unique(), held])
+    assert torch.equal(everything.sort().values, torch.arange(2000))
 
 
 def test_few_rows_are_all_trained_with_and_many_are_not_all_watched():
@@ -88,8 +87,8 @@ def test_few_rows_are_all_trained_with_and_many_are_not_all_watched():
     assert plan.n_held_out(999) == 100
     assert plan.n_held_out(900) == 0
     assert plan.n_held_out(10**6) == 1000
-    usual = Batches(900, 64, (0,), ("train",), "shuffle")
-    assert plan.batches(900, (0,)) == usual
+    usual = Batches(900, 64, 0, ("train",), "shuffle")
+    assert plan.batches(900, 0) == usual
 
 
 def test_no_rows_are_held_out_where_a_watch_could_not_end_training():

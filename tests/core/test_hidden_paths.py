@@ -57,7 +57,7 @@ def some_trees(
         torch.arange(n_trees) * n_nodes,
         torch.linspace(-1, 1, n_outputs).double(),
         torch.tensor(shares),
-        torch.zeros(1, 1, len(order), dtype=torch.float64),
+        torch.zeros(1, len(order), dtype=torch.float64),
     )
 
 
@@ -101,7 +101,7 @@ def test_predictions_are_those_in_the_clear(
     trees = some_trees(named, *shape)
     for n_rows in (1, 13):
         said = answers(300, n_rows)
-        clear = trees(said.T.unsqueeze(0).double())
+        clear = trees(said.T.double())
         paths, ask = HiddenPaths.of(trees, named), Watched(named, said)
         found = paths.predict(n_rows, ask)
         assert float((found - clear).abs().max()) < TOLERANCE
@@ -114,7 +114,7 @@ def test_rounding_is_bounded_by_half_a_unit_for_each_tree() -> None:
     named = {"a": 300, "b": 300}
     trees, said = some_trees(named), answers(600, 200)
     paths = HiddenPaths.of(trees, named)
-    off = paths.predict(200, Watched(named, said)) - trees(said.T[None].double())
+    off = paths.predict(200, Watched(named, said)) - trees(said.T.double())
     assert 0 < float(off.abs().max()) <= 40 * paths.unit / 2
     assert paths.unit < 1e-6
 
@@ -131,7 +131,7 @@ def test_leaves_that_nobody_rules_out_are_those_that_are_reached() -> None:
     both = left[0] & left[1]
     per_tree = np.add.reduceat(both.astype(int), table.order.starts)
     assert (per_tree == 1).all()
-    expected = trees(said.T[None].double())[0].numpy()
+    expected = trees(said.T.double()).numpy()
     np.testing.assert_allclose(both.T @ table.values - 1, expected)
     assert min(own.sum() for own in left) > both.sum()
 
@@ -220,7 +220,7 @@ def test_another_key_in_the_place_of_its_own_is_refused() -> None:
 
     def swapped(step: PathStep, arrays: Any, expects: Any) -> Any:
         if step is PathStep.MASK:
-            arrays = {name: (own[0].flip(1),) for name, own in arrays.items()}
+            arrays = {name: (own[0].flip(0),) for name, own in arrays.items()}
         return ask(step, arrays, expects)
 
     with pytest.raises(ValueError, match="another key"):
@@ -233,7 +233,7 @@ def test_keys_are_of_different_parties() -> None:
 
     def doubled(step: PathStep, arrays: Any, expects: Any) -> Any:
         if step is PathStep.MASK:
-            arrays = {"a": (arrays["a"][0][:, [0, 0]],)}
+            arrays = {"a": (arrays["a"][0][[0, 0]],)}
         return ask(step, arrays, expects)
 
     with pytest.raises(ValueError, match="one key of two parties"):
@@ -248,7 +248,7 @@ def test_who_tells_a_key_of_no_use_is_named() -> None:
     def with_zero(step: PathStep, arrays: Any, expects: Any) -> Any:
         found = ask(step, arrays, expects)
         if step is PathStep.KEYS:
-            found["b"] = (torch.zeros(1, 32, dtype=torch.uint8),)
+            found["b"] = (torch.zeros(32, dtype=torch.uint8),)
         return found
 
     with pytest.raises(ProtocolError, match="'b' must tell a key by which"):
@@ -264,7 +264,7 @@ def test_trees_too_small_to_hide_in_are_refused() -> None:
         HiddenPaths.of(some_trees(alone), alone)
     from lessvfl.core.network import MLP
 
-    where = ((0,), "fusion", torch.float32, torch.device("cpu"))
+    where = (0, "fusion", torch.float32, torch.device("cpu"))
     net: Any = MLP.create((2, 1), "none", *where)
     with pytest.raises(ConfigError, match="Got another model"):
         HiddenPaths.of(net, few)

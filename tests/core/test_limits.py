@@ -43,7 +43,7 @@ def test_a_class_that_no_counted_row_has_is_none_that_is_expected() -> None:
 
 def test_the_largest_limit_within_a_standard_error_is_chosen() -> None:
     generator = torch.Generator().manual_seed(0)
-    noise = torch.rand(1, 400, 1, generator=generator)
+    noise = torch.rand(400, 1, generator=generator)
     means = torch.tensor([2.0, 1.0, 0.999, 1.5] + [3.0] * (N_LIMITS - 4))
-    wiggle = 0.1 * torch.randn(1, 400, N_LIMITS, generator=generator)
-    assert choose_limit(noise + means + wiggle).tolist() == [[1]]
+    wiggle = 0.1 * torch.randn(400, N_LIMITS, generator=generator)
+    assert choose_limit(noise + means + wiggle).tolist() == [1]

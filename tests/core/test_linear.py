@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.core.stacks import stacked
 from tests.run.jobs import a_job
 
 from lessvfl import algorithm
@@ -26,31 +27,30 @@ def by_layers(monkeypatch):
     return switch
 
 
-def a_net(seeds=(0, 1)):
-    net = MLP.create((6, 5, 5, 4), "none", seeds, "party 'a'", F64, CPU)
+def a_net(seed=0):
+    net = MLP.create((6, 5, 5, 4), "none", seed, "party 'a'", F64, CPU)
     with torch.no_grad():
         for b in net.biases:
-            b.add_(torch.linspace(-1, 1, b.shape[1], dtype=F64))
+            b.add_(torch.linspace(-1, 1, len(b), dtype=F64))
     return net
 
 
-def masked(net):
-    slots = torch.ones(2, 6, dtype=torch.bool)
-    outputs = torch.ones(2, 4, dtype=torch.bool)
-    slots[0, 1] = slots[:, 3] = outputs[1, 2] = False
+def narrowed(net):
+    slots = torch.tensor([True, False, True, False, True, True])
+    outputs = torch.tensor([True, True, False, True])
     return net.narrow(slots, outputs)
 
 
-def rows(n, S, columns):
+def rows(*shape):
     generator = torch.Generator().manual_seed(3)
-    return torch.randn(S, n, columns, generator=generator, dtype=F64)
+    return torch.randn(*shape, generator=generator, dtype=F64)
 
 
-@pytest.mark.parametrize("net", [a_net((0,)), a_net(), masked(a_net())])
+@pytest.mark.parametrize("net", [a_net(), narrowed(a_net())])
 @pytest.mark.parametrize("inputs", [False, True])
 def test_one_map_is_all_layers(net, inputs, by_layers):
-    x = rows(9, net.n_replicas, net.input_weights.shape[2])
-    passes, g = net.passes(inputs), rows(9, net.n_replicas, net.n_outputs)
+    x, g = rows(9, net.input_weights.shape[1]), rows(9, net.n_outputs)
+    passes = net.passes(inputs)
     found = [net(x), passes.forward(x), *passes.back(g)]
     by_layers()
     passes = net.passes(inputs)
@@ -59,46 +59,46 @@ def test_one_map_is_all_layers(net, inputs, by_layers):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_one_table_serves_all_replicas(by_layers):
-    net, x, g = a_net(), rows(9, 1, 6), rows(9, 2, 4)
+@pytest.mark.parametrize("shape", [(9, 6), (2, 9, 6)])
+def test_one_table_serves_all_networks_of_a_stack_or_each_has_its_own(shape, by_layers):
+    net, x, g = stacked(a_net(0), a_net(1)), rows(*shape), rows(2, 9, 4)
     passes = net.passes()
-    found = [passes.forward(x), *passes.back(g)]
+    found = [net(x), passes.forward(x), *passes.back(g)]
     by_layers()
     passes = net.passes()
-    expected = [passes.forward(x), *passes.back(g)]
+    expected = [net(x), passes.forward(x), *passes.back(g)]
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_moments_are_of_batches_with_rows_enough():
-    table = rows(20, 2, 8)
-    moments, maps = BatchMoments(table), rows(3, 2, 8)
+@pytest.mark.parametrize("stack", [(), (2,)])
+def test_moments_are_of_batches_with_rows_enough(stack):
+    table = rows(*stack, 20, 8)
+    moments, maps = BatchMoments(table), rows(*stack, 3, 8)
     assert moments.serve(slice(8, 12))
     assert not moments.serve(slice(8, 11))
-    assert not moments.serve(torch.arange(8)[None])
+    assert not moments.serve(torch.arange(8))
     for cut in (slice(0, 20), slice(0, 10), slice(10, 20), slice(0, 10)):
-        h = table[:, cut] @ maps.mT
-        expected = h.square().mean(dim=1)
+        h = table[..., cut, :] @ maps.mT
+        expected = h.square().mean(dim=-2)
         assert torch.allclose(moments.squares(maps, cut), expected)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
-@pytest.mark.parametrize(
-    "batch", [slice(4, 20), slice(0, 2), torch.tensor([[3, 1, 8]])]
-)
+@pytest.mark.parametrize("batch", [slice(4, 20), slice(0, 2), torch.tensor([3, 1, 8])])
 def test_the_matching_loss_is_that_of_rows(reduction, batch, by_layers):
     found = []
     for _ in range(2):
-        net = masked(a_net())
+        net = narrowed(a_net())
         plan = SelectPlan(
-            "select_features", 1, 8, "file", 0.1, (0.1,), reduction=reduction
+            "select_features", 1, 8, "file", 0.1, 0.1, reduction=reduction
         )
-        loss = algorithm.matching_loss(net, rows(20, 2, 5), plan)
+        loss = algorithm.matching_loss(net, rows(20, 4), plan)
         with torch.no_grad():
             for param in net.parameters():
                 param.mul_(1.1)
         value = loss(batch)
-        found.append([value, *torch.autograd.grad(value.sum(), net.parameters())])
+        found.append([value, *torch.autograd.grad(value, net.parameters())])
         by_layers()
     for one, other in zip(*found, strict=True):
         assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)

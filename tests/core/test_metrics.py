@@ -1,4 +1,4 @@
-"""Measures against scikit-learn, for generated predictions and batches of replicas."""
+"""Measures against scikit-learn, for generated predictions, many at once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sklearn.dummy import DummyClassifier
 from lessvfl.core import metrics
 from lessvfl.terms import MEASURES
 
-REPLICAS = 3
+STACK = 3  # predictions of the same rows, side by side
 
 
 def draw(seed, n_rows, n_values):
-    """Draw scores with many ties, (R, n, n_values), and a generator for labels."""
+    """Draw scores with many ties, (STACK, n, n_values), and a generator for labels."""
     rng = np.random.default_rng(seed)
-    scores = rng.integers(-3, 4, size=(REPLICAS, n_rows, n_values)) / 2
+    scores = rng.integers(-3, 4, size=(STACK, n_rows, n_values)) / 2
     return torch.as_tensor(scores), rng
 
 
@@ -30,11 +30,11 @@ seeds = st.integers(0, 10**6)
 @given(seed=seeds, n_rows=sizes, shared=st.booleans())
 def test_binary(seed, n_rows, shared):
     z, rng = draw(seed, n_rows, 1)
-    y = rng.integers(0, 2, size=(1 if shared else REPLICAS, n_rows))
+    y = rng.integers(0, 2, size=(1 if shared else STACK, n_rows))
     y[:, :2] = [0, 1]
     found = metrics.measure(z, torch.as_tensor(y, dtype=torch.float32), "binary")
     assert list(found) == list(MEASURES["binary"])
-    for r in range(REPLICAS):
+    for r in range(STACK):
         truth, scores = y[0 if shared else r], z[r, :, 0].numpy()
         classes = scores > 0
         expected = (
@@ -47,7 +47,7 @@ def test_binary(seed, n_rows, shared):
     rows = torch.as_tensor(y)
     found = metrics.measure(z, rows, "binary", positive=0, names=["average_precision"])
     assert "auc" not in found
-    for r in range(REPLICAS):
+    for r in range(STACK):
         truth, scores = y[0 if shared else r], z[r, :, 0].numpy()
         expected = reference.average_precision_score(1 - truth, -scores)
         assert float(found["average_precision"][r]) == pytest.approx(expected)
@@ -57,11 +57,11 @@ def test_binary(seed, n_rows, shared):
 def test_multiclass(seed, n_rows, n_classes):
     """A class without a row is left out of the balanced accuracy."""
     z, rng = draw(seed, n_rows, n_classes)
-    y = rng.integers(0, n_classes - 1, size=(REPLICAS, n_rows))
+    y = rng.integers(0, n_classes - 1, size=(STACK, n_rows))
     y[:, :2] = [0, 1]
     found = metrics.measure(z, torch.as_tensor(y), "multiclass")
     assert list(found) == list(MEASURES["multiclass"])
-    for r in range(REPLICAS):
+    for r in range(STACK):
         p = z[r].softmax(dim=1).numpy()
         areas = [reference.roc_auc_score(y[r] == k, p[:, k]) for k in np.unique(y[r])]
         assert float(found["auc"][r]) == pytest.approx(np.mean(areas))
@@ -82,15 +82,27 @@ def test_regression(seed, n_rows, flat, perfect):
     z, rng = draw(seed, n_rows, 1)
     y = np.full((1, n_rows), 0.5) if flat else rng.normal(size=(1, n_rows))
     if perfect:
-        z = torch.as_tensor(y).unsqueeze(2).expand(REPLICAS, -1, -1)
+        z = torch.as_tensor(y).unsqueeze(2).expand(STACK, -1, -1)
     found = metrics.measure(z, torch.as_tensor(y), "regression")
     assert list(found) == ["r2"]
-    for r in range(REPLICAS):
+    for r in range(STACK):
         if flat:
             assert found["r2"][r].isnan()
         else:
             expected = reference.r2_score(y[0], z[r, :, 0].numpy())
             assert float(found["r2"][r]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("task", MEASURES)
+def test_one_set_of_predictions_has_numbers_without_an_axis(task):
+    z, rng = draw(0, 30, 4 if task == "multiclass" else 1)
+    y = torch.as_tensor(rng.integers(0, z.shape[2] if z.shape[2] > 1 else 2, size=30))
+    stack = metrics.measure(z, y.unsqueeze(0), task)
+    for r in range(STACK):
+        one = metrics.measure(z[r], y, task)
+        assert one.keys() == stack.keys()
+        for name, value in one.items():
+            torch.testing.assert_close(value, stack[name][r])
 
 
 @given(seed=seeds, n_rows=sizes, task=st.sampled_from(["binary", "multiclass"]))

@@ -18,20 +18,20 @@ CPU = torch.device("cpu")
 def shuffled(batches, epoch):
     rows = list(batches.epoch(epoch, CPU))
     assert all(isinstance(some, Tensor) for some in rows)
-    return torch.cat(rows, dim=1)
+    return torch.cat(rows)
 
 
 def test_batches_cover_every_row_once_an_epoch():
-    batches = Batches(10, 4, (3, 4), ("train",), "shuffle")
+    batches = Batches(10, 4, 3, ("train",), "shuffle")
     assert batches.n_per_epoch == 3
     rows = shuffled(batches, 0)
-    assert rows.shape == (2, 10)
-    assert rows.sort().values.tolist() == [list(range(10))] * 2
-    assert rows[0].tolist() != rows[1].tolist()
+    assert rows.sort().values.tolist() == list(range(10))
+    other = Batches(10, 4, 4, ("train",), "shuffle")
+    assert not torch.equal(rows, shuffled(other, 0))
     again = shuffled(batches, 0)
     assert torch.equal(rows, again)
     assert not torch.equal(rows, shuffled(batches, 1))
-    fixed = Batches(10, 4, (3, 4), ("train",), "file")
+    fixed = Batches(10, 4, 3, ("train",), "file")
     assert fixed.epoch(0, CPU) == [slice(0, 4), slice(4, 8), slice(8, 10)]
 
 
@@ -39,27 +39,24 @@ def test_batches_cover_every_row_once_an_epoch():
     ("n_epochs", "n_steps"), [(0, 0), (0.01, 1), (0.5, 2), (1, 3), (2.5, 8)]
 )
 def test_fractional_epochs_are_steps(n_epochs, n_steps):
-    batches = Batches(10, 4, (0,), ("train",), "file")
+    batches = Batches(10, 4, 0, ("train",), "file")
     assert batches.n_steps(n_epochs) == n_steps
     assert len(list(batches.steps(n_epochs, CPU))) == n_steps
 
 
-def test_take_picks_rows_of_every_replica():
-    shared = torch.arange(12.0).view(1, 4, 3)
-    own = torch.stack([shared[0], -shared[0]])
-    rows = torch.tensor([[1, 0], [3, 2]])
-    assert torch.equal(take(own, rows)[1], -shared[0, [3, 2]])
-    assert torch.equal(take(shared, rows)[1], shared[0, [3, 2]])
-    assert torch.equal(take(own, rows[:1])[1], -shared[0, [1, 0]])
-    assert torch.equal(take(own, slice(1, 3)), own[:, 1:3])
+def test_take_picks_rows():
+    table = torch.arange(12.0).view(4, 3)
+    assert torch.equal(take(table, torch.tensor([3, 2])), table[[3, 2]])
+    assert torch.equal(take(table[:, 0], torch.tensor([3, 2])), table[[3, 2], 0])
+    assert torch.equal(take(table, slice(1, 3)), table[1:3])
 
 
 def test_a_sample_is_drawn_once_a_row_and_alike_by_everybody():
-    drawn = sample_rows(20, 8, (0, 1))
-    assert drawn.shape == (2, 8)
-    assert all(len(set(row)) == 8 for row in drawn.tolist())
-    assert torch.equal(drawn[1:], sample_rows(20, 8, (1,)))
-    assert drawn[0].tolist() != drawn[1].tolist()
+    drawn = sample_rows(20, 8, 0)
+    assert drawn.shape == (8,)
+    assert len(set(drawn.tolist())) == 8
+    assert torch.equal(drawn, sample_rows(20, 8, 0))
+    assert not torch.equal(drawn, sample_rows(20, 8, 1))
 
 
 def test_a_renamed_stage_keeps_its_stream():
@@ -77,73 +74,71 @@ def test_a_renamed_stage_keeps_its_stream():
 def test_blocks_come_whole_and_hold_every_row_once(n_samples, monkeypatch):
     """Rows of a block stand together; the order of blocks and rows is the seed's."""
     monkeypatch.setattr(plans, "BLOCK", 16)
-    batches = Batches(n_samples, 7, (3, 4), ("train",), "blocks")
+    batches = Batches(n_samples, 7, 3, ("train",), "blocks")
     first = shuffled(batches, 0)
-    assert [sorted(order) for order in first.tolist()] == [[*range(n_samples)]] * 2
-    for order in first.tolist():
-        visits = [block for block, _ in itertools.groupby(row // 16 for row in order)]
-        assert sorted(visits) == [*range(-(-n_samples // 16))]
+    order = first.tolist()
+    assert sorted(order) == [*range(n_samples)]
+    visits = [block for block, _ in itertools.groupby(row // 16 for row in order)]
+    assert sorted(visits) == [*range(-(-n_samples // 16))]
     assert torch.equal(first, shuffled(batches, 0))
     if n_samples > 5:
+        other = Batches(n_samples, 7, 4, ("train",), "blocks")
         assert not torch.equal(first, shuffled(batches, 1))
-        assert not torch.equal(first[0], first[1])
-    sizes = [
-        take(torch.empty(1, n_samples), rows).shape[1] for rows in batches.epoch(0, CPU)
-    ]
+        assert not torch.equal(first, shuffled(other, 0))
+    sizes = [len(take(torch.empty(n_samples), rows)) for rows in batches.epoch(0, CPU)]
     assert sizes == [7] * (n_samples // 7) + [n_samples % 7] * (n_samples % 7 > 0)
-    alone = Batches(n_samples, 7, (4,), ("train",), "blocks")
-    assert torch.equal(shuffled(alone, 0)[0], first[1])
 
 
 def test_a_few_of_very_many_rows_are_drawn_one_by_one(monkeypatch):
     monkeypatch.setattr(plans, "MANY_ROWS", 100)
-    drawn = sample_rows(1000, 200, (0, 1))
-    assert drawn.shape == (2, 200)
-    assert all(len(set(rows)) == 200 for rows in drawn.tolist())
-    assert set(drawn.flatten().tolist()) <= set(range(1000))
+    drawn = sample_rows(1000, 200, 0)
+    assert drawn.shape == (200,)
+    assert len(set(drawn.tolist())) == 200
+    assert set(drawn.tolist()) <= set(range(1000))
 
 
 def blocks_of(n_rows: int = 400, size: int = 5) -> torch.Tensor:
-    return (torch.arange(n_rows) // size).flip(0).unsqueeze(0)
+    return (torch.arange(n_rows) // size).flip(0)
 
 
 @pytest.mark.parametrize("size", [1, 5, 40])
 def test_rows_are_held_out_in_whole_blocks(size):
-    order = torch.stack([torch.randperm(400, generator=stream(s)) for s in range(3)])
-    blocks = blocks_of(size=size)
-    held, rest = hold_out(order, 82, blocks)
-    assert held.shape[1] == 82 // size * size
-    assert held.shape[1] + rest.shape[1] == 400
-    for one, other in zip(held, rest, strict=True):
-        assert not torch.isin(blocks[0, one], blocks[0, other]).any()
-    assert not torch.equal(held[0].sort().values, held[1].sort().values)
+    blocks, chosen = blocks_of(size=size), set()
+    for seed in range(3):
+        order = torch.randperm(400, generator=stream(seed))
+        held, rest = hold_out(order, 82, blocks)
+        assert len(held) == 82 // size * size
+        assert len(held) + len(rest) == 400
+        assert not torch.isin(blocks[held], blocks[rest]).any()
+        chosen.add(tuple(held.sort().values.tolist()))
+    assert len(chosen) == 3
 
 
-def test_blocks_of_many_sizes_leave_none_on_both_sides_in_any_replica():
+@pytest.mark.parametrize("seed", range(4))
+def test_blocks_of_many_sizes_leave_none_on_both_sides(seed):
     sizes = torch.randint(1, 60, (30,), generator=stream(0))
-    blocks = torch.repeat_interleave(sizes).unsqueeze(0)
-    n = blocks.shape[1]
-    order = torch.stack([torch.randperm(n, generator=stream(s)) for s in range(4)])
+    blocks = torch.repeat_interleave(sizes)
+    n = len(blocks)
+    order = torch.randperm(n, generator=stream(seed))
     held, rest = hold_out(order, n // 5, blocks)
-    assert n // 10 < held.shape[1] <= n // 5
-    assert rest.shape[1] > n // 2
-    for one, other in zip(held, rest, strict=True):
-        assert not torch.isin(blocks[0, one], blocks[0, other]).any()
+    assert n // 10 < len(held) <= n // 5
+    assert len(rest) > n // 2
+    assert not torch.isin(blocks[held], blocks[rest]).any()
 
 
 def test_where_no_block_fits_the_smallest_is_held_out_and_one_alone_is_divided():
-    order = torch.randperm(100, generator=stream(0)).unsqueeze(0)
-    two = (torch.arange(100) < 40).long().unsqueeze(0)
+    order = torch.randperm(100, generator=stream(0))
+    two = (torch.arange(100) < 40).long()
     held, rest = hold_out(order, 10, two)
     assert (held.sort().values == torch.arange(40)).all()
-    assert rest.shape[1] == 60
-    one = torch.zeros(1, 100, dtype=torch.long)
-    assert torch.equal(hold_out(order, 10, one)[0], order[:, :10])
+    assert len(rest) == 60
+    one = torch.zeros(100, dtype=torch.long)
+    assert torch.equal(hold_out(order, 10, one)[0], order[:10])
 
 
 def test_blocks_of_one_row_each_change_nothing_about_what_is_held_out():
-    order = torch.randperm(50, generator=stream(0)).unsqueeze(0)
-    alone = torch.arange(50).unsqueeze(0)
+    order = torch.randperm(50, generator=stream(0))
+    alone = torch.arange(50)
     for given, usual in zip(hold_out(order, 9, alone), hold_out(order, 9), strict=True):
         assert torch.equal(given, usual)
 
@@ -151,10 +146,9 @@ def test_blocks_of_one_row_each_change_nothing_about_what_is_held_out():
 @pytest.mark.parametrize("row_order", ["shuffle", "file", "blocks"])
 def test_an_epoch_has_no_row_of_a_block_that_is_held_out(row_order):
     blocks = blocks_of(size=7)
-    batches = Batches(400, 32, (3, 4), ("train",), row_order, 40, blocks)
-    rows = shuffled(batches, 0)
-    assert batches.held_out.shape == (2, 35)
-    assert rows.shape == (2, batches.n_used) == (2, 365)
-    for used, held in zip(rows, batches.held_out, strict=True):
-        assert len(used.unique()) == 365
-        assert not torch.isin(blocks[0, used], blocks[0, held]).any()
+    batches = Batches(400, 32, 3, ("train",), row_order, 40, blocks)
+    used, held = shuffled(batches, 0), batches.held_out
+    assert held.shape == (35,)
+    assert len(used) == batches.n_used == 365
+    assert len(used.unique()) == 365
+    assert not torch.isin(blocks[used], blocks[held]).any()

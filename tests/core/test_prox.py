@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from lessvfl.core.prox import GroupLasso, per_replica
+from lessvfl.core.prox import GroupLasso, leading
 
 F64 = torch.float64
 
@@ -26,13 +26,11 @@ def objective(v, w, step, penalty):
     return smooth + step * penalty.value(v)
 
 
-# Of four inputs: all of the paper's weight, one that is free, one for every replica.
+# Of four inputs: all of the paper's weight, one that is free, weights of every network.
 WEIGHTS = {
     "none": None,
     "of groups": torch.tensor([1.0, 0.0, 5.0, 0.3], dtype=F64),
-    "of replicas": torch.tensor(
-        [[1.0, 0.0, 5.0, 0.3], [2.0, 1.0, 0.0, 1.0]], dtype=F64
-    ),
+    "of a stack": torch.tensor([[1.0, 0.0, 5.0, 0.3], [2.0, 1.0, 0.0, 1.0]], dtype=F64),
 }
 
 
@@ -63,10 +61,10 @@ def test_prox_minimises_its_own_objective(seed, lam, step, shape, weighting):
 
 
 def test_a_norm_at_the_threshold_becomes_an_exact_zero():
-    w = torch.tensor([[[3.0], [4.0]]])
-    penalty = GroupLasso(torch.tensor([5.0]))
-    assert not penalty.prox(w.clone(), torch.tensor([1.0])).any()
-    assert penalty.prox(w.clone(), torch.tensor([0.99])).any()
+    w = torch.tensor([[3.0], [4.0]])
+    penalty = GroupLasso(torch.tensor(5.0))
+    assert not penalty.prox(w.clone(), 1.0).any()
+    assert penalty.prox(w.clone(), 0.99).any()
 
 
 def test_lambda_zero_changes_nothing_not_even_a_bit():
@@ -76,44 +74,55 @@ def test_lambda_zero_changes_nothing_not_even_a_bit():
     assert torch.equal(penalty.prox(w.clone(), step), w)
 
 
-def test_every_replica_has_its_own_lambda_and_step():
-    w = weights(4, (3, 4, 5))
+@pytest.mark.parametrize("shape", [(3, 4, 5), (3, 4, 5, 2)])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_every_network_of_a_stack_has_its_own_lambda_and_step(shape, grouped):
+    w, slope = weights(4, shape), weights(5, shape)
+    membership = None
+    if grouped:
+        membership = torch.eye(3, dtype=F64)[[0, 0, 1, 1, 2]]
     lam = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64)
     step = torch.tensor([1.0, 0.5, 0.1], dtype=torch.float64)
-    together = GroupLasso(lam).prox(w.clone(), step)
+    together = GroupLasso(lam, membership)
+    moved = together.prox(w.clone(), step)
     for r in range(3):
-        alone = GroupLasso(lam[r : r + 1]).prox(w[r : r + 1].clone(), step[r : r + 1])
-        assert_close(together[r], alone[0])
+        alone = GroupLasso(lam[r], membership)
+        assert_close(together.norms(w)[r], alone.norms(w[r]))
+        assert_close(together.value(w)[r], alone.value(w[r]))
+        assert_close(moved[r], alone.prox(w[r].clone(), step[r]))
+        assert_close(moved[r], alone.prox(w[r].clone(), float(step[r])))
+        residual = alone.residual(w[r], slope[r])
+        assert_close(together.residual(w, slope)[r], residual)
 
 
 def test_columns_declared_one_feature_are_penalised_and_removed_as_one():
-    w = torch.tensor([[[3.0, 4.0, 1.0]]])
+    w = torch.tensor([[3.0, 4.0, 1.0]])
     membership = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    penalty = GroupLasso(torch.tensor([2.0]), membership)
-    assert_close(penalty.norms(w), torch.tensor([[5.0, 1.0]]))
-    assert_close(penalty.value(w), torch.tensor([12.0]))
-    moved = penalty.prox(w.clone(), torch.tensor([1.0]))
-    assert torch.allclose(moved, torch.tensor([[[1.8, 2.4, 0.0]]]))
-    assert not penalty.prox(w.clone(), torch.tensor([2.5])).any()
+    penalty = GroupLasso(torch.tensor(2.0), membership)
+    assert_close(penalty.norms(w), torch.tensor([5.0, 1.0]))
+    assert_close(penalty.value(w), torch.tensor(12.0))
+    moved = penalty.prox(w.clone(), 1.0)
+    assert torch.allclose(moved, torch.tensor([[1.8, 2.4, 0.0]]))
+    assert not penalty.prox(w.clone(), 2.5).any()
 
 
 def test_a_weight_multiplies_the_threshold_of_its_group():
-    w = torch.tensor([[[3.0, 3.0, 3.0]]])
+    w = torch.tensor([[3.0, 3.0, 3.0]])
     each = torch.tensor([0.0, 1.0, 2.0])
-    penalty = GroupLasso(torch.tensor([0.5]), weights=each)
-    assert_close(penalty.value(w), torch.tensor([0.5 * (0 + 3 + 6)]))
-    moved = penalty.prox(w.clone(), torch.tensor([2.0]))
-    assert torch.allclose(moved, torch.tensor([[[3.0, 2.0, 1.0]]]))
-    assert_close(penalty.norms(w), torch.full((1, 3), 3.0))  # not weighted
+    penalty = GroupLasso(torch.tensor(0.5), weights=each)
+    assert_close(penalty.value(w), torch.tensor(0.5 * (0 + 3 + 6)))
+    moved = penalty.prox(w.clone(), 2.0)
+    assert torch.allclose(moved, torch.tensor([[3.0, 2.0, 1.0]]))
+    assert_close(penalty.norms(w), torch.full((3,), 3.0))  # not weighted
 
 
 def test_weights_are_those_of_groups_where_columns_are_one_feature():
-    w = torch.tensor([[[3.0, 4.0, 1.0]]])
+    w = torch.tensor([[3.0, 4.0, 1.0]])
     membership = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    penalty = GroupLasso(torch.tensor([1.0]), membership, torch.tensor([2.0, 0.0]))
-    assert_close(penalty.value(w), torch.tensor([10.0]))
-    moved = penalty.prox(w.clone(), torch.tensor([1.0]))
-    assert torch.allclose(moved, torch.tensor([[[1.8, 2.4, 1.0]]]))
+    penalty = GroupLasso(torch.tensor(1.0), membership, torch.tensor([2.0, 0.0]))
+    assert_close(penalty.value(w), torch.tensor(10.0))
+    moved = penalty.prox(w.clone(), 1.0)
+    assert torch.allclose(moved, torch.tensor([[1.8, 2.4, 1.0]]))
 
 
 # --------------------------------------------------------------------------- optimality
@@ -135,17 +144,17 @@ def test_a_proximal_point_is_optimal_and_a_neighbour_is_not(
     penalty = GroupLasso(lams, membership, WEIGHTS[weighting])
     v = penalty.prox(u.clone(), torch.ones(2, dtype=F64))
     assert penalty.residual(v, v - u).max() < 1e-12
-    moved = v + 0.01 * per_replica(torch.ones(2, dtype=F64), v)
+    moved = v + 0.01 * leading(torch.ones(2, dtype=F64), v)
     assert (penalty.residual(moved, moved - u).max(dim=1).values > 1e-3).all()
 
 
 def test_the_residual_of_every_group_by_hand():
     """Kept: |gradient + lam w / |w||; removed: how far the gradient is above lam."""
-    w = torch.tensor([[[3.0, 0.0, 0.0], [4.0, 0.0, 0.0]]])
-    gradient = torch.tensor([[[-0.6, 0.0, 3.0], [-0.8, 0.5, 4.0]]])
-    penalty = GroupLasso(torch.tensor([1.0]))
-    assert penalty.residual(w, gradient)[0].tolist() == pytest.approx([0, 0, 4])
-    wrong = GroupLasso(torch.tensor([3.0]))
-    assert wrong.residual(w, gradient)[0].tolist() == pytest.approx([2, 0, 2])
-    weighted = GroupLasso(torch.tensor([1.0]), weights=torch.tensor([2.0, 0.2, 6.0]))
-    assert weighted.residual(w, gradient)[0].tolist() == pytest.approx([1, 0.3, 0])
+    w = torch.tensor([[3.0, 0.0, 0.0], [4.0, 0.0, 0.0]])
+    gradient = torch.tensor([[-0.6, 0.0, 3.0], [-0.8, 0.5, 4.0]])
+    penalty = GroupLasso(torch.tensor(1.0))
+    assert penalty.residual(w, gradient).tolist() == pytest.approx([0, 0, 4])
+    wrong = GroupLasso(torch.tensor(3.0))
+    assert wrong.residual(w, gradient).tolist() == pytest.approx([2, 0, 2])
+    weighted = GroupLasso(torch.tensor(1.0), weights=torch.tensor([2.0, 0.2, 6.0]))
+    assert weighted.residual(w, gradient).tolist() == pytest.approx([1, 0.3, 0])

@@ -17,11 +17,11 @@ def test_a_row_counts_once_as_it_was_seen_last():
 def test_memory_holds_what_was_exchanged_and_gives_it_once():
     memory = responses.Memory(3)
     assert memory.tensors() == []
-    h, g = torch.randn(2, 5, 3), torch.randn(2, 5, 3)
-    memory.add(slice(0, 3), h[:, :3], g[:, :3] / 3)  # gradients of a mean over rows
-    memory.add(torch.tensor([[7, 9]]), h[:, 3:], g[:, 3:] / 2)
+    h, g = torch.randn(5, 3), torch.randn(5, 3)
+    memory.add(slice(0, 3), h[:3], g[:3] / 3)  # gradients of a mean over rows
+    memory.add(torch.tensor([7, 9]), h[3:], g[3:] / 2)
     rows, seen, gradient = memory.tensors()
-    assert rows.tolist() == [[0, 1, 2, 7, 9]] * 2
+    assert rows.tolist() == [0, 1, 2, 7, 9]
     assert torch.equal(seen, h)
     assert torch.allclose(gradient, g)  # of every row by itself again
     again = responses.Memory(3)
@@ -40,7 +40,7 @@ def test_a_response_is_one_newton_step_of_logistic_regression_further():
     head = torch.tensor([1.5, 0.7], dtype=torch.float64)  # of a party of two components
     h = (0.8 * X @ true)[:, None] * head / head.square().sum()
     gradient = (torch.sigmoid(h @ head) - y)[:, None] * head
-    found = responses.responses(h[None], gradient[None])[0]
+    found = responses.responses(h, gradient)
     slopes = torch.linalg.lstsq(X, found @ head).solution
     assert slopes == pytest.approx(true, abs=0.05)  # from 0.8 of it, in one step
 
@@ -48,20 +48,20 @@ def test_a_response_is_one_newton_step_of_logistic_regression_further():
 def test_a_response_to_an_amount_is_what_the_others_leave():
     """Whatever the party's own network says so far, and however large its head."""
     generator = torch.Generator().manual_seed(0)
-    y, others = torch.randn(2, 1, 300, 1, generator=generator, dtype=torch.float64)
+    y, others = torch.randn(2, 300, 1, generator=generator, dtype=torch.float64)
     head = torch.tensor([1.5, -0.7], dtype=torch.float64)
     for size in (0.0, 1.0, 30.0):
         h = size * torch.randn(300, 2, generator=generator, dtype=torch.float64)
-        z = (h @ head)[None, :, None] + others
-        error, excess = z - y, losses.dispersion(z, y[..., 0])
-        gradient = 2 * error[0] * head / excess  # as the server sends it
+        z = (h @ head)[:, None] + others
+        error, excess = z - y, losses.dispersion(z, y[:, 0])
+        gradient = 2 * error * head / excess  # as the server sends it
         found = responses.standardised(h, gradient)
-        expected = (y - others)[0] / error.square().mean().sqrt()
+        expected = (y - others) / error.square().mean().sqrt()
         assert torch.allclose(found.abs(), expected.abs())
 
 
 def test_the_better_rows_are_predicted_the_less_their_residuals_say():
-    h, g = torch.zeros(1, 500, 1), torch.randn(1, 500, 1)
+    h, g = torch.zeros(500, 1), torch.randn(500, 1)
     loud, quiet = (responses.responses(h, s * g).std() for s in (1.0, 0.1))
     assert float(quiet / loud) == pytest.approx(10, rel=1e-4)
 
@@ -117,6 +117,6 @@ def test_noise_of_ones_own_shows_the_curvature_and_leaves_the_response():
     assert float(said(alone)[0]) < 0.1
     assert float(said(found)[0]) > 0.25
     assert float(said(found)[1]) < 0.03
-    step = responses.responses(sent[None], gradient[None], 20 * noise[None])[0]
+    step = responses.responses(sent, gradient, 20 * noise)
     slopes = torch.linalg.lstsq(x, step @ head).solution
     assert float(slopes[0]) > 20 * abs(float(slopes[1]))

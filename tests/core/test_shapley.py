@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 def a_net(*widths: int, activation="tanh") -> MLP:
-    return MLP.create(widths, activation, (3,), "net", torch.float64, CPU)
+    return MLP.create(widths, activation, 3, "net", torch.float64, CPU)
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -42,20 +42,20 @@ def by_definition(value, players):
 
 def shared(fusion, blocks, means, weights):
     found = share_among_parties(fusion, blocks, means, weights)
-    full = torch.cat([block.expand(1, N, -1) for block in blocks], dim=2)
-    output = (fusion(full)[0] * weights).sum(dim=1).detach()
+    full = torch.cat([block.expand(N, -1) for block in blocks], dim=1)
+    output = (fusion(full) * weights).sum(dim=1).detach()
     assert torch.allclose(found.base + found.values.sum(dim=1), output)
     for block, mean, own, slopes in zip(
         blocks, means, found.values.T, found.slopes or (), strict=True
     ):
         if mean is not None:
-            assert torch.allclose((slopes * (block[0] - mean)).sum(dim=1), own)
+            assert torch.allclose((slopes * (block - mean)).sum(dim=1), own)
     return found
 
 
 @pytest.fixture
 def blocks():
-    return [3 * drawn(1, N, size, seed=size) for size in SIZES]
+    return [3 * drawn(N, size, seed=size) for size in SIZES]
 
 
 @pytest.fixture
@@ -71,17 +71,16 @@ def test_parties_get_their_shapley_values(blocks, means, depth):
 
     def value(present):
         parts = [
-            b if m in present else means[m].expand(1, N, -1)
-            for m, b in enumerate(blocks)
+            b if m in present else means[m].expand(N, -1) for m, b in enumerate(blocks)
         ]
-        return (fusion(torch.cat(parts, dim=2))[0] * weights).sum(dim=1).detach()
+        return (fusion(torch.cat(parts, dim=1)) * weights).sum(dim=1).detach()
 
     right = by_definition(value, range(len(SIZES)))
     for m, own in right.items():
         assert torch.allclose(found.values[:, m], own)
     if depth == 1:  # the slopes are the weights of the network
         theirs = torch.cat(found.slopes, dim=1)
-        assert torch.allclose(theirs, weights @ fusion.weights[0][0])
+        assert torch.allclose(theirs, weights @ fusion.weights[0])
 
 
 def test_some_orders_of_many_parties_add_up(blocks, means, monkeypatch):
@@ -95,14 +94,14 @@ def test_some_orders_of_many_parties_add_up(blocks, means, monkeypatch):
 
 def test_a_party_that_says_the_same_of_all_rows_adds_nothing(blocks, means):
     fusion, weights = a_net(sum(SIZES), 5, 1), torch.ones(N, 1, dtype=torch.float64)
-    blocks[1], means[1] = blocks[1][:, :1], None
+    blocks[1], means[1] = blocks[1][:1], None
     found = shared(fusion, blocks, means, weights)
     assert not found.values[:, 1].any()
 
 
 def test_no_difference_is_no_contribution(blocks, means):
     fusion, weights = a_net(sum(SIZES), 5, 1), torch.ones(N, 1, dtype=torch.float64)
-    same = [mean.expand(1, N, -1) for mean in means]
+    same = [mean.expand(N, -1) for mean in means]
     found = shared(fusion, same, means, weights)
     assert torch.allclose(found.values, torch.zeros_like(found.values))
 
@@ -124,8 +123,8 @@ def test_a_background_has_the_mean_of_all_rows():
     assert float(background.weights.sum()) == pytest.approx(1)
     assert background.weights.min() > 0
     with torch.no_grad():
-        mean = background.weights @ net(background.rows.unsqueeze(0))[0]
-        assert torch.allclose(mean, net(X.unsqueeze(0))[0].mean(dim=0))
+        mean = background.weights @ net(background.rows)
+        assert torch.allclose(mean, net(X).mean(dim=0))
 
 
 @pytest.mark.parametrize("most", [32, 0], ids=["orders", "gradients"])
@@ -140,10 +139,10 @@ def test_features_add_up_to_their_party(most, activation, monkeypatch):
     found = share_among_features(net, x, background, slopes, GROUPS)
     assert found.shape == (N, 4)
     with torch.no_grad():
-        move = net(x.unsqueeze(0))[0] - net(X.unsqueeze(0))[0].mean(dim=0)
+        move = net(x) - net(X).mean(dim=0)
     assert torch.allclose(found.sum(dim=1), (slopes * move).sum(dim=1))
     if activation == "none":
-        A = net.collapse()[0, :, :-1].detach()
+        A = net.collapse()[:, :-1].detach()
         moves = x - background.weights @ background.rows
         by_column = (slopes @ A) * moves
         right = torch.zeros(N, 4, dtype=torch.float64).index_add_(1, GROUPS, by_column)
@@ -162,7 +161,7 @@ def test_features_get_what_all_coalitions_give(most, least, monkeypatch):
         taken = torch.isin(GROUPS, torch.tensor(list(present), dtype=torch.long))
         rows = torch.where(taken, x.unsqueeze(1), background.rows)
         with torch.no_grad():
-            h = net(rows.flatten(0, 1).unsqueeze(0))[0].unflatten(0, rows.shape[:2])
+            h = net(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
         return ((h * slopes.unsqueeze(1)).sum(dim=2) * background.weights).sum(dim=1)
 
     right = torch.stack(list(by_definition(value, range(4)).values()), dim=1)

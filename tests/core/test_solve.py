@@ -139,7 +139,7 @@ def test_the_state_of_an_optimiser_goes_out_and_in():
 
 def test_every_batch_of_every_epoch_is_a_step_until_told_to_stop():
     x = torch.zeros(2, dtype=F64, requires_grad=True)
-    batches = Batches(5, 2, (0,), ("train",), "file")
+    batches = Batches(5, 2, 0, ("train",), "file")
     seen, epochs = [], []
 
     def loss(rows):
@@ -158,7 +158,7 @@ def test_every_batch_of_every_epoch_is_a_step_until_told_to_stop():
     minimise([x], loss, update, in_order(batches, CPU), 10, after_epoch)
     assert seen == [(0, 2), (2, 4), (4, 5)] * 2
     assert epochs == [(1, 3), (2, 3)]
-    assert x.tolist() == [1.0, 2.0]  # each replica by its own gradient
+    assert x.tolist() == [1.0, 2.0]  # each by its own gradient
     seen.clear()
     minimise([x], loss, update, in_order(batches, CPU), 0, after_epoch)
     assert seen == []
@@ -192,7 +192,7 @@ def test_an_improvement_counts_from_the_share_on():
     assert follow([1.0, 0.95, 0.89], 2, tolerance=0.1)[0] == 2
 
 
-def test_every_replica_has_its_own_plateau_and_never_leaves_it():
+def test_each_of_a_stack_has_its_own_plateau_and_never_leaves_it():
     plateau = Plateau(torch.full((2,), torch.inf), 1)
     assert plateau.improves(torch.tensor([1.0, 1.0])).tolist() == [True, True]
     assert plateau.improves(torch.tensor([2.0, 0.5])).tolist() == [False, True]
@@ -206,14 +206,14 @@ def test_every_replica_has_its_own_plateau_and_never_leaves_it():
 
 def regression(n=200, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    X = torch.randn(1, n, 4, generator=generator, dtype=F64)
-    return X, X[:, :, :1] * 2 + 0.1 * torch.randn(1, n, 1, generator=generator)
+    X = torch.randn(n, 4, generator=generator, dtype=F64)
+    return X, X[:, :1] * 2 + 0.1 * torch.randn(n, 1, generator=generator)
 
 
 def fit(plan):
     """Fit a line; return the network, how it began, and all losses held out."""
     X, Z = regression()
-    net = MLP.create((4, 1), "none", (0,), "net", F64, CPU)
+    net = MLP.create((4, 1), "none", 0, "net", F64, CPU)
     start = [param.detach().clone() for param in net.parameters()]
     scores: list[float] = []
     improves = solve.Plateau.improves
@@ -224,19 +224,19 @@ def fit(plan):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve.Plateau, "improves", watched)
-        held = fit_held_out(net, X, Z, plan, (0,))
+        held = fit_held_out(net, X, Z, plan, 0)
     return net, start, held, scores
 
 
 def test_a_fit_ends_with_the_weights_that_predict_rows_held_out_best():
     plan = FitPlan(n_epochs=60, rate=0.5, batch_size=32, held_out=0.25, patience=5)
     net, _, held, scores = fit(plan)
-    assert held.shape == (1, 50)  # rows
+    assert held.shape == (50,)
     assert float(held.mean()) == pytest.approx(min(scores))
     place = scores.index(min(scores))
     assert 0 < place < len(scores) - 1  # not simply the last epoch
     assert len(scores) == place + 1 + plan.patience
-    assert float(net.input_weights[0, 0, 0].detach()) == pytest.approx(2, abs=0.2)
+    assert float(net.input_weights[0, 0].detach()) == pytest.approx(2, abs=0.2)
 
 
 def test_a_fit_that_helps_nobody_leaves_the_network_as_it_was():
@@ -249,24 +249,24 @@ def test_a_fit_that_helps_nobody_leaves_the_network_as_it_was():
 
 def test_steps_of_a_fit_are_larger_where_rows_are_many(monkeypatch):
     X, Z = regression(1000)
-    net = MLP.create((4, 1), "none", (0,), "net", F64, CPU)
+    net = MLP.create((4, 1), "none", 0, "net", F64, CPU)
     sizes: list[int] = []
     taken = plans.take
 
     def watched(table, rows):
-        sizes.append(rows.shape[1])
+        sizes.append(len(rows))
         return taken(table, rows)
 
     monkeypatch.setattr(solve, "take", watched)
-    fit_held_out(net, X, Z, FitPlan(1, batch_size=32, held_out=0.2, most_steps=8), (0,))
+    fit_held_out(net, X, Z, FitPlan(1, batch_size=32, held_out=0.2, most_steps=8), 0)
     assert set(sizes) == {200, 100}  # rows held out, and of eight steps
     assert sizes.count(100) == 2 * 8
 
 
 def test_a_fit_holds_out_whole_blocks(monkeypatch):
     X, Z = regression(200)
-    net = MLP.create((4, 1), "none", (0,), "net", F64, CPU)
-    blocks = torch.arange(200).view(1, -1) // 8
+    net = MLP.create((4, 1), "none", 0, "net", F64, CPU)
+    blocks = torch.arange(200) // 8
     seen: list[torch.Tensor] = []
     taken = plans.take
 
@@ -275,7 +275,7 @@ def test_a_fit_holds_out_whole_blocks(monkeypatch):
         return taken(table, rows)
 
     monkeypatch.setattr(solve, "take", watched)
-    fit_held_out(net, X, Z, FitPlan(1, held_out=0.2), (0,), blocks)
+    fit_held_out(net, X, Z, FitPlan(1, held_out=0.2), 0, blocks)
     held, rest = seen[0], seen[2]
-    assert (held.shape[1], rest.shape[1]) == (40, 160)
-    assert not torch.isin(blocks[0, held], blocks[0, rest]).any()
+    assert (len(held), len(rest)) == (40, 160)
+    assert not torch.isin(blocks[held], blocks[rest]).any()

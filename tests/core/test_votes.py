@@ -99,22 +99,22 @@ def add(what: int, place: tuple[int, ...], by: int) -> Change:
 
 def two_seeds(name: str, step: VoteStep, answer: list[Tensor]) -> None:
     if (name, step) == ("party1", VoteStep.CHECK):
-        answer[0][0, 0] ^= 1
+        answer[0][0] ^= 1
 
 
 def wrong_seed(name: str, step: VoteStep, answer: list[Tensor]) -> None:
     if step is VoteStep.SEED:
-        answer[0][0, 1, 5] ^= 1
+        answer[0][1, 5] ^= 1
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        add(0, (0, 3, 1), 1),
-        add(0, (0, 0, 0), -4096),
-        add(0, (0, 7, 2), FIELD),
-        add(0, (0, 7, 2), 1 << 30),
-        add(1, (0, 1), 1),
+        add(0, (3, 1), 1),
+        add(0, (0, 0), -4096),
+        add(0, (7, 2), FIELD),
+        add(0, (7, 2), 1 << 30),
+        add(1, (1,), 1),
         two_seeds,
         wrong_seed,
     ],
@@ -130,7 +130,7 @@ def test_changes_that_cancel_in_the_sum_are_no_change_of_it() -> None:
 
     def swap(name: str, step: VoteStep, answer: list[Tensor]) -> None:
         if step is VoteStep.VOTE and name != "party0":
-            answer[0][0, 0, 0] += 9 if name == "party1" else -9
+            answer[0][0, 0] += 9 if name == "party1" else -9
 
     total = count_votes(list(votes), 3, Counted(votes, swap))
     assert torch.equal(total, torch.stack(list(votes.values())).sum(dim=0))
@@ -146,7 +146,7 @@ def test_a_tag_fits_another_vote_by_chance_alone() -> None:
             name: str, step: VoteStep, answer: list[Tensor], guess: int = guess
         ) -> None:
             if (name, step) == ("party1", VoteStep.VOTE):
-                answer[0][0, 0, 0] += 1
+                answer[0][0, 0] += 1
                 answer[1] = (answer[1].long() + guess * 7919).remainder(FIELD).int()
 
         with pytest.raises(ProtocolError, match="was changed"):
@@ -171,27 +171,27 @@ def test_a_party_does_not_vote_among_copies_of_itself(n_keys: int) -> None:
     """What its masks add they would take off again: the vote would travel as it is."""
     party = VotingParty(some_votes(1)["party0"])
     key, _ = party.answer(VoteStep.KEYS, ())
-    keys = torch.cat([key] * n_keys).unsqueeze(0)
+    keys = torch.stack([key] * n_keys)
     (seeds,) = party.answer(VoteStep.SEED, (keys,))
     with pytest.raises(ValueError, match="not of several parties"):
-        party.answer(VoteStep.VOTE, (keys, seeds[:, 0]))
+        party.answer(VoteStep.VOTE, (keys, seeds[0]))
 
 
 @pytest.mark.parametrize("n_keys", [0, 1, 2])
 def test_a_party_does_not_vote_where_it_is_not(n_keys: int) -> None:
     party = VotingParty(some_votes(1)["party0"])
     party.answer(VoteStep.KEYS, ())
-    keys = torch.stack([sharing.from_bytes(KeyPair().public, 1) for _ in range(2)], 1)
-    hidden = torch.zeros(1, 32, dtype=torch.uint8)
+    keys = torch.stack([sharing.from_bytes(KeyPair().public) for _ in range(2)])
+    hidden = torch.zeros(32, dtype=torch.uint8)
     with pytest.raises(ValueError, match="not of several parties"):
-        party.answer(VoteStep.VOTE, (keys[:, :n_keys], hidden))
+        party.answer(VoteStep.VOTE, (keys[:n_keys], hidden))
 
 
 def test_keys_of_more_parties_than_can_be_are_refused() -> None:
     party = VotingParty(some_votes(1)["party0"])
     party.answer(VoteStep.KEYS, ())
     with pytest.raises(ValueError, match="keys of 1025 parties"):
-        party.answer(VoteStep.SEED, (torch.ones(1, 1025, 32, dtype=torch.uint8),))
+        party.answer(VoteStep.SEED, (torch.ones(1025, 32, dtype=torch.uint8),))
 
 
 def test_who_tells_a_key_of_no_use_is_named() -> None:

@@ -60,7 +60,7 @@ def run(method: str) -> Record:
 
 def frame() -> Record:
     """Return the bytes of a gradient on the wire."""
-    block = Block(torch.ones(1, 128, 8), (8,))
+    block = Block(torch.ones(128, 8))
     return {"bytes": len(codec.encode(codec.WireFrame(Descend("train", block), 1)))}
 
 

@@ -32,13 +32,13 @@ OPINION = 0.3  # what it adds
 
 def linear(weights: list[float], added: float = 0.0) -> MLP:
     """Return one linear unit."""
-    w = torch.tensor([[weights]], dtype=torch.float64)
-    return MLP([w], [torch.tensor([[added]], dtype=torch.float64)], "none")
+    w = torch.tensor([weights], dtype=torch.float64)
+    return MLP([w], [torch.tensor([added], dtype=torch.float64)], "none")
 
 
 def rows(n_columns: int = len(WEIGHTS), n_rows: int = N_ROWS) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    size = (1, n_rows, n_columns)
+    size = (n_rows, n_columns)
     return torch.randn(size, generator=generator, dtype=torch.float64)
 
 
@@ -48,10 +48,10 @@ class Loop:
     def __init__(self, config: Config, *columns: slice) -> None:
         self.parties: dict[str, CounterfactualParty] = {}
         for number, own in enumerate(columns):
-            X, net = rows()[:, :, own], linear(list(WEIGHTS)[own])
-            features = FeatureMap.of(net, torch.arange(X.shape[2]))
-            must = [False] * X.shape[2]
-            holder = Holder(str(number), X, features, net, (0,), (0,), must)
+            X, net = rows()[:, own], linear(list(WEIGHTS)[own])
+            features = FeatureMap.of(net, torch.arange(X.shape[1]))
+            must = [False] * X.shape[1]
+            holder = Holder(str(number), X, features, net, 0, 0, must)
             self.parties[str(number)] = CounterfactualParty(config, holder)
         self.names, self.n_samples = list(self.parties), N_ROWS
         self.sizes = dict.fromkeys(self.names, 1)
@@ -69,19 +69,19 @@ class Loop:
         for name, own in arrays.items():
             answer = self.parties[name].answer(step, own)
             assert isinstance(answer, Selected)
-            self.kept[name] = answer.groups[0].tolist()
+            self.kept[name] = answer.groups.tolist()
 
     @property
     def changes(self) -> Tensor:
         """Return the changes of all columns, (n, columns)."""
-        own = [party.changes.delta[0] for party in self.parties.values()]
-        return torch.cat(own, dim=1)
+        each = [party.changes.delta for party in self.parties.values()]
+        return torch.cat(each, dim=1)
 
 
 def search(config: Config, *columns: slice, task: Task = "binary") -> Loop:
     loop = Loop(config, *columns)
     fusion = linear([1.0] * len(columns), OPINION)
-    labels = Labels(torch.zeros(1, N_ROWS), task, (0,))
+    labels = Labels(torch.zeros(N_ROWS), task, 0)
     counterfactual.search(loop, fusion, labels, config)  # type: ignore[arg-type]
     return loop
 
@@ -92,8 +92,7 @@ NEAR_ONE = Config(price=0.97, search_step_size=0.5, search_steps=400, search_row
 
 def searched() -> Tensor:
     """Return the rows that are changed, (30, columns)."""
-    order = plans.sample_rows(N_ROWS, 30, (0,))
-    return rows()[0, order[0]]
+    return rows()[plans.sample_rows(N_ROWS, 30, 0)]
 
 
 def smallest_changes() -> Tensor:
@@ -117,7 +116,7 @@ def test_at_a_high_price_changes_are_the_smallest_that_flip(columns: Any) -> Non
     assert torch.equal(loop.changes.sign(), expected.sign())
     assert bool((beyond >= -1e-9).all())
     assert bool((beyond <= last + 1e-9).all())
-    rates = torch.cat([party.rates[0] for party in loop.parties.values()])
+    rates = torch.cat([party.rates for party in loop.parties.values()])
     assert rates.nonzero().flatten().tolist() == [1]  # of the largest weight
     assert loop.kept["0"][1]
     if len(columns) == 1:
@@ -160,9 +159,9 @@ def test_an_amount_flips_by_a_standard_deviation_towards_the_mean() -> None:
 
 
 def test_a_class_flips_where_another_has_as_large_a_logit() -> None:
-    start = torch.tensor([[[1.0, 4.0, 0.0], [2.0, 1.0, 0.0], [-3.0, -2.0, -4.0]]])
-    z = torch.tensor([[[3.0, 2.5, 3.5], [2.0, 1.0, 0.0], [-3.0, -2.5, -4.0]]])
-    assert flips.margins(z, start, "multiclass").tolist() == [[-1.0, 1.0, 0.5]]
+    start = torch.tensor([[1.0, 4.0, 0.0], [2.0, 1.0, 0.0], [-3.0, -2.0, -4.0]])
+    z = torch.tensor([[3.0, 2.5, 3.5], [2.0, 1.0, 0.0], [-3.0, -2.5, -4.0]])
+    assert flips.margins(z, start, "multiclass").tolist() == [-1.0, 1.0, 0.5]
 
 
 def test_columns_of_one_feature_change_together() -> None:
@@ -170,8 +169,8 @@ def test_columns_of_one_feature_change_together() -> None:
     net, X = linear([3.0, 4.0, 2.0]), rows(3, n_rows=1)
     changes = Changes(X, FeatureMap.of(net, torch.tensor([0, 0, 1])), net)
     changes.embed()
-    largest = changes.slope(torch.ones(1, 1, 1, dtype=torch.float64))
-    assert largest.tolist() == [[5.0]]  # of the two together
+    largest = changes.slope(torch.ones(1, 1, dtype=torch.float64))
+    assert largest.tolist() == [5.0]  # of the two together
     changes.step(largest, 0.5, 0.3)
 
     def objective(change: Tensor) -> float:
@@ -180,7 +179,7 @@ def test_columns_of_one_feature_change_together() -> None:
         norms = change[:2].norm() + change[2].abs()
         return float(0.5 * (change + moved).square().sum() + 0.5 * 0.3 * norms)
 
-    found = changes.delta[0, 0]
+    found = changes.delta[0]
     assert float(found[1] / found[0]) == pytest.approx(4 / 3)
     generator = torch.Generator().manual_seed(1)
     for size in (1e-1, 1e-3):
@@ -192,11 +191,11 @@ def test_columns_of_one_feature_change_together() -> None:
 def test_a_rate_is_the_mean_change_in_rows_that_flipped() -> None:
     net = linear([3.0, 4.0, 2.0])
     changes = Changes(rows(3, 3), FeatureMap.of(net, torch.tensor([0, 0, 1])), net)
-    delta = [[[3.0, 4.0, 0.0], [0.0, 0.0, 1.0], [9.0, 9.0, 9.0]]]
+    delta = [[3.0, 4.0, 0.0], [0.0, 0.0, 1.0], [9.0, 9.0, 9.0]]
     changes.delta = torch.tensor(delta, dtype=torch.float64)
-    flipped = torch.tensor([[1, 1, 0]], dtype=torch.uint8)
-    assert changes.rates(flipped).tolist() == [[2.5, 0.5]]
-    assert changes.rates(torch.zeros_like(flipped)).tolist() == [[0.0, 0.0]]
+    flipped = torch.tensor([1, 1, 0], dtype=torch.uint8)
+    assert changes.rates(flipped).tolist() == [2.5, 0.5]
+    assert changes.rates(torch.zeros_like(flipped)).tolist() == [0.0, 0.0]
 
 
 def test_where_no_row_flips_every_feature_stays() -> None:
@@ -256,7 +255,7 @@ def test_a_step_more_is_in_a_party_s_budget() -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
-    """Return the rates (R, n_groups) that parties find."""
+    """Return the rates (n_groups,) that parties find."""
     found: dict[str, Tensor] = {}
     selected = CounterfactualParty._selected
 
@@ -268,27 +267,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
     return found
 
 
-def test_a_batch_of_seeds_is_as_each_alone(seen: dict[str, Tensor]) -> None:
-    together, both = simulate([0, 1], dtype="float64"), dict(seen)
-    assert [len(rates) for rates in both.values()] == [2, 2, 2]
-    for seed, run in enumerate(together):
-        (alone,) = simulate([seed], dtype="float64")
-        assert run.numbers["features"] == alone.numbers["features"]
-        assert run.numbers["communication"] == alone.numbers["communication"]
-        for name, rates in both.items():
-            close = torch.testing.assert_close
-            close(rates[seed], seen[name][0], rtol=1e-6, atol=1e-9)
-    first, second = (run.numbers["features"] for run in together)
-    assert first != second
-
-
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_noise_has_low_rates_and_goes(task: str, seen: dict[str, Tensor]) -> None:
     options = {"n_samples": 2000, "n_test": 60, "task": task}
     dataset = data.load("synthetic", options=options)
     own = lessvfl.resolve("counterfactual", "default", dataset, {"train_epochs": 0})
     (run,) = lessvfl.simulate(lessvfl.Job(dataset, own, parties=4), [0])
-    rates = torch.cat([rates[0] for rates in seen.values()])
+    rates = torch.cat(list(seen.values()))
     matters = torch.tensor(dataset.significant)
     assert float(rates[~matters].mean()) < 0.01 * float(rates[matters].mean())
     features = run.numbers["features"].values()

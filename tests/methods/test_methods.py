@@ -1,5 +1,6 @@
-"""One conformance suite over every method: replicas, collapse, bills, groups."""
+"""One conformance suite over every method: seeds, collapse, bills, groups."""
 
+import dataclasses
 import functools
 import warnings
 
@@ -11,11 +12,11 @@ from torch import nn
 
 from lessvfl import data, methods
 from lessvfl.core.solve import OPTIMIZERS
-from lessvfl.errors import ConfigError, LessVFLWarning
+from lessvfl.errors import LessVFLWarning
 from lessvfl.methods.base import LAM_SHARE
 from lessvfl.run import profiles, simulate
 from lessvfl.run.build import Networks
-from lessvfl.run.simulate import Job, Replica
+from lessvfl.run.simulate import Job
 from lessvfl.settings import fields_of
 
 SMALL = PUBLISHED | {
@@ -66,44 +67,18 @@ def job_of(method, profile="default", task="binary", **overrides):
     return Job(dataset, settings, parties=3, spurious=0.5)
 
 
-def assert_same_run(one, other, rel=1e-5, atol=1e-8):
+def assert_same_run(one, other):
     a, b = one.numbers, other.numbers
     assert a["features"] == b["features"]
     assert a["components"] == b["components"]
     assert a["communication"] == b["communication"]
     assert one.bill == other.bill
-    assert len(a["curve"]) == len(b["curve"])
-    for p, q in zip(a["curve"], b["curve"], strict=True):
-        assert p.pop("stage") == q.pop("stage")
-        assert p.keys() == q.keys()
-        for name, value in p.items():
-            if value is not None or q[name] is not None:
-                assert value == pytest.approx(q[name], rel=rel, abs=1e-9)
+    assert a["curve"] == b["curve"]
     for party, same in zip(one.model.parties, other.model.parties, strict=True):
-        if party.constant is not None:  # nobody asks this network, and it may decay
-            close = {"rtol": rel, "atol": atol}
-            assert torch.allclose(party.constant, same.constant, **close)
-            continue
         for name, tensor in party.net.state().items():
-            assert torch.allclose(tensor, same.net.state()[name], rtol=rel, atol=atol)
+            assert torch.equal(tensor, same.net.state()[name])
     for name, tensor in one.model.fusion.state().items():
-        own = other.model.fusion.state()[name]
-        assert torch.allclose(tensor, own, rtol=rel, atol=atol)
-
-
-def replicas_of(method):
-    """Different seeds and lambdas, some that remove nothing, some everything."""
-    if "lam_party" not in fields_of([methods.get(method).config]):
-        return [Replica(0), Replica(2), Replica(7)]
-    if method == "less-vfl":
-        return [
-            Replica(0, 0.9, 0.02),
-            Replica(1, 1.3, 0.2),
-            Replica(0, 0.0, 0.0),
-            Replica(1, 50.0, 0.05),
-            Replica(2, 1.0, 50.0),
-        ]
-    return [Replica(0, 0.9), Replica(1, 1.3), Replica(0, 0.0), Replica(1, 50.0)]
+        assert torch.equal(tensor, other.model.fusion.state()[name])
 
 
 @pytest.mark.parametrize(
@@ -114,28 +89,30 @@ def replicas_of(method):
         ("group-lasso", "official-code"),
     ],
 )
-def test_a_batch_of_replicas_equals_single_runs(method, profile):
-    """Same support, same bill, same numbers; masks and cuts give the same."""
-    job = job_of(method, profile, lam_scale=1.0, components_per_column=None)
-    replicas = replicas_of(method)
-    # A party's own fit by Adam divides by gradients near zero: last bits grow.
-    atol = 1e-5 if method == "less-vfl-auto" else 1e-8
-    together = simulate.simulate(job, replicas)
+def test_seeds_one_after_the_other_are_as_each_alone(method, profile):
+    """Same support, same bill, same numbers; a run leaves nothing behind."""
+    lam = 8.0 if method in ("group-lasso", "vflfs") else 0.9  # removes some features
+    lambdas = {"lam_party": lam, "lam_server": 0.02, "lam_scale": 1.0}
+    job = job_of(method, profile, **lambdas, components_per_column=None)
     supports = set()
-    for replica, run in zip(replicas, together, strict=True):
-        (alone,) = simulate.simulate(job, [replica])
-        assert_same_run(run, alone, atol=atol)
+    for seed, run in zip([0, 2, 7], simulate.simulate(job, [0, 2, 7]), strict=True):
+        if seed:  # the first has nothing before it
+            assert_same_run(run, *simulate.simulate(job, [seed]))
         supports.add(str(run.numbers["features"]))
     if method != "plain":
         assert len(supports) > 1
 
 
-@pytest.mark.parametrize("task", ["multiclass", "regression"])
-def test_replicas_equal_single_runs_for_every_task(task):
-    job = job_of("less-vfl", task=task)
-    replicas = [Replica(0, 0.9, 0.05), Replica(1, 1.3, 0.2)]
-    for replica, run in zip(replicas, simulate.simulate(job, replicas), strict=True):
-        assert_same_run(run, simulate.simulate(job, [replica])[0])
+@pytest.mark.parametrize(
+    ("lam_party", "lam_server", "keeps"),
+    [(0.0, 0.0, True), (50.0, 0.05, False), (1.0, 50.0, False)],
+)
+def test_runs_that_remove_nothing_or_everything_end(lam_party, lam_server, keeps):
+    job = job_of("less-vfl", lam_party=lam_party, lam_server=lam_server, lam_scale=1.0)
+    (run,) = simulate.simulate(job, [0])
+    for party in run.numbers["features"].values():
+        assert bool(party["kept"]) is keeps
+        assert bool(party["removed"]) is not keeps
 
 
 @pytest.mark.parametrize("method", ["less-vfl-auto", "less-vfl", "group-lasso"])
@@ -210,13 +187,13 @@ def test_plain_vfl_is_sgd_on_the_joint_network():
     fusion = start.model.fusion
     params = [p for net in [*nets, fusion] for p in net.parameters()]
     problem = run.problem
-    X = [torch.as_tensor(table.X_train)[None] for table in problem.parties]
+    X = [torch.as_tensor(table.X_train) for table in problem.parties]
     y = torch.as_tensor(problem.y_train).double()
     for _ in range(3):
         for begin in range(0, len(y), 50):
             rows = slice(begin, begin + 50)
-            blocks = [net(x[:, rows]) for net, x in zip(nets, X, strict=True)]
-            z = fusion(torch.cat(blocks, dim=2))[0, :, 0]
+            blocks = [net(x[rows]) for net, x in zip(nets, X, strict=True)]
+            z = fusion(torch.cat(blocks, dim=1))[:, 0]
             loss = nn.functional.binary_cross_entropy_with_logits(z, y[rows])
             grads = torch.autograd.grad(loss, params)
             with torch.no_grad():
@@ -273,15 +250,14 @@ def test_columns_of_one_category_are_kept_or_removed_as_one():
     y = (frame["colour"] == "red").astype(int).to_numpy()
     dataset = data.from_arrays(frame, y)
     chosen = {k: v for k, v in SMALL.items() if k != "joint_epochs"}
-    settings = profiles.resolve("less-vfl", "default", dataset, chosen)
-    job = Job(
-        dataset, settings, parties={"a": ["colour", "age"], "b": ["shape", "size"]}
-    )
-    replicas = [Replica(0, lam, 0.01) for lam in (0.0, 0.2, 0.5, 1.0, 50.0)]
+    parties = {"a": ["colour", "age"], "b": ["shape", "size"]}
     sizes = set()
-    for run in simulate.simulate(job, replicas):
+    for lam in (0.0, 0.2, 0.5, 1.0, 50.0):
+        lambdas = {"lam_party": lam, "lam_server": 0.01}
+        settings = profiles.resolve("less-vfl", "default", dataset, chosen | lambdas)
+        (run,) = simulate.simulate(Job(dataset, settings, parties), [0])
         party = run.model.parties[0]
-        width = party.net.input_weights.shape[2]
+        width = party.net.input_weights.shape[1]
         assert width == 3 * ("colour" in party.kept) + ("age" in party.kept)
         sizes.add(width)
     assert {0, 4} <= sizes
@@ -321,20 +297,14 @@ def deeper_fusion(n_in, n_out):
 
 
 @pytest.mark.parametrize("factory", [residual, convolutional])
-def test_modules_of_the_user_run_whole_and_replicas_equal_single_runs(factory):
-    job = job_of("less-vfl")
-    job = Job(
-        job.dataset,
-        job.settings,
-        parties=3,
-        spurious=0.5,
+def test_modules_of_the_user_run_whole(factory):
+    job = dataclasses.replace(
+        job_of("less-vfl", lam_party=0.9, lam_server=0.02),
         networks=Networks(factory, deeper_fusion),
     )
-    replicas = [Replica(0, 0.9, 0.02), Replica(1, 50.0, 0.02)]
-    together = simulate.simulate(job, replicas)
-    for replica, run in zip(replicas, together, strict=True):
-        assert_same_run(run, simulate.simulate(job, [replica])[0])
-    removed = [p["removed"] for p in together[0].numbers["features"].values()]
+    run, other = simulate.simulate(job, [0, 1])
+    assert_same_run(other, *simulate.simulate(job, [1]))
+    removed = [p["removed"] for p in run.numbers["features"].values()]
     assert any(removed)
     if factory is convolutional:  # a channel takes two columns, so features go in pairs
         assert all(len(names) % 2 == 0 for names in removed)
@@ -355,32 +325,6 @@ def test_a_network_for_each_party():
     assert kinds == ["Lifted", "Lifted", "MLP"]
 
 
-@pytest.mark.parametrize(
-    ("method", "replica", "name"),
-    [
-        ("less-vfl-auto", Replica(0, lam_party=1.0), "lam_party"),
-        ("less-vfl-auto", Replica(0, lam_server=1.0), "lam_server"),
-        ("plain", Replica(0, lam_party=1.0), "lam_party"),
-        ("local-lasso", Replica(0, 1.0, 1.0), "lam_server"),
-    ],
-)
-def test_a_lambda_of_a_replica_is_refused_where_none_is_read(method, replica, name):
-    sentence = (
-        f"A replica's '{name}' must be left out with method {method}, which does not "
-        r"read it. Got \[1.0\]."
-    )
-    with pytest.raises(ConfigError, match=sentence):
-        simulate.simulate(job_of(method), [replica])
-
-
-def test_replicas_without_a_lambda_take_the_setting():
-    job = job_of("local-lasso", lam_party=0.9)
-    both = simulate.simulate(job, [Replica(0), Replica(0, lam_party=50.0)])
-    (alone,) = simulate.simulate(job, [0])
-    assert_same_run(both[0], alone)
-    assert not any(party["kept"] for party in both[1].numbers["features"].values())
-
-
 def test_a_batch_larger_than_the_rows_is_one_full_batch():
     with pytest.warns(LessVFLWarning, match="there are only 128: every"):
         (run,) = simulate.simulate(job_of("plain", batch_size=999), [0])
@@ -390,14 +334,10 @@ def test_a_batch_larger_than_the_rows_is_one_full_batch():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_the_gpu_selects_what_the_cpu_selects():
-    job = job_of("less-vfl")
-    on_gpu = Job(job.dataset, job.settings, parties=3, spurious=0.5, device="cuda")
-    replicas = [Replica(0, 0.4, 0.02), Replica(1, 0.8, 0.2)]
-    for one, other in zip(
-        simulate.simulate(job, replicas),
-        simulate.simulate(on_gpu, replicas),
-        strict=True,
-    ):
+    for seed, lam_party, lam_server in ((0, 0.4, 0.02), (1, 0.8, 0.2)):
+        job = job_of("less-vfl", lam_party=lam_party, lam_server=lam_server)
+        on_gpu = dataclasses.replace(job, device="cuda")
+        (one,), (other,) = (simulate.simulate(j, [seed]) for j in (job, on_gpu))
         assert one.numbers["features"] == other.numbers["features"]
         assert one.bill == other.bill
 

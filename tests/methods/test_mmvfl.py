@@ -26,21 +26,21 @@ N_ROWS, N_COLUMNS = 60, 5
 
 
 def tables(n_parties: int = 2) -> tuple[list[Tensor], Tensor]:
-    """Return parties' columns (1, N, d) and labels 0 and 1 that two of them make."""
+    """Return parties' columns (N, d) and labels 0 and 1 that two of them make."""
     generator = torch.Generator().manual_seed(0)
     own = [
-        torch.randn(1, N_ROWS, N_COLUMNS, generator=generator, dtype=torch.float64)
+        torch.randn(N_ROWS, N_COLUMNS, generator=generator, dtype=torch.float64)
         for _ in range(n_parties)
     ]
     noise = torch.randn(N_ROWS, generator=generator, dtype=torch.float64)
-    return own, (own[0][0, :, 0] + own[-1][0, :, 1] + 0.3 * noise > 0).double()
+    return own, (own[0][:, 0] + own[-1][:, 1] + 0.3 * noise > 0).double()
 
 
 def a_party(name: str, X: Tensor, config: mmvfl.Config) -> MmvflParty:
-    net = MLP.create((X.shape[2], 2), "none", (0,), name, X.dtype, X.device)
-    features = FeatureMap.of(net, torch.arange(X.shape[2]))
-    own = Holder(name, X, features, net, (0,), (0,), [False] * X.shape[2])
-    return MmvflParty(config, own)
+    net = MLP.create((X.shape[1], 2), "none", 0, name, X.dtype, X.device)
+    features = FeatureMap.of(net, torch.arange(X.shape[1]))
+    holder = Holder(name, X, features, net, 0, 0, [False] * X.shape[1])
+    return MmvflParty(config, holder)
 
 
 class Loop:
@@ -70,11 +70,11 @@ def test_a_view_alone_is_the_group_lasso_of_scikit_learn() -> None:
     (X, _), y = tables()
     Z = torch.stack([y - 0.5, 0.5 - y], dim=1)
     beta = 5.0
-    view = View(X[0], torch.arange(N_COLUMNS), N_COLUMNS, beta, zeta=1e12)
+    view = View(X, torch.arange(N_COLUMNS), N_COLUMNS, beta, zeta=1e12)
     for _ in range(300):
         view = view.solved(Z)
     solver = MultiTaskLasso(beta / (2 * N_ROWS), fit_intercept=False, tol=1e-12)
-    expected = solver.fit(X[0].numpy(), Z.numpy()).coef_.T
+    expected = solver.fit(X.numpy(), Z.numpy()).coef_.T
     assert view.W is not None
     np.testing.assert_allclose(view.W.numpy(), expected, atol=1e-5)
 
@@ -97,13 +97,13 @@ def test_rounds_end_at_the_minimum_of_the_whole_objective() -> None:
     own, y = tables()
     config = mmvfl.Config(beta=2.0, zeta=3.0, eta=5.0, most_rounds=200, tolerance=0.0)
     loop = Loop({f"p{i}": a_party(f"p{i}", X, config) for i, X in enumerate(own)})
-    labels = Labels(y.view(1, -1), "binary", (0,))
+    labels = Labels(y, "binary", 0)
     fusion = next(iter(loop.parties.values())).own.net  # for its number format
     mmvfl.select(loop, fusion, labels, config)  # type: ignore[arg-type]
 
-    _, used = limits.split_rows(N_ROWS, (0,))
-    Y = views.targets(labels, torch.float64)[0, used[0]]
-    tables_ = [X[0, used[0]] for X in own]
+    _, used = limits.split_rows(N_ROWS, 0)
+    Y = views.targets(labels, torch.float64)[used]
+    tables_ = [X[used] for X in own]
     shapes = [(N_COLUMNS, 2)] * 2 + [tuple(Y.shape)] * 4
     sizes = [a * b for a, b in shapes]
 
@@ -130,17 +130,15 @@ def test_rounds_end_at_the_minimum_of_the_whole_objective() -> None:
     best = minimize(with_slope, start, jac=True, method="L-BFGS-B", options=options)
     expected = torch.split(torch.tensor(best.x), sizes)
     for party, flat in zip(loop.parties.values(), expected, strict=False):
-        (view,) = party._views
-        assert view.W is not None
-        torch.testing.assert_close(
-            view.W, flat.view(N_COLUMNS, 2), atol=2e-3, rtol=2e-2
-        )
-    assert all(len(kept[0]) == N_COLUMNS for kept in loop.kept.values())
+        W = party._view.W
+        assert W is not None
+        torch.testing.assert_close(W, flat.view(N_COLUMNS, 2), atol=2e-3, rtol=2e-2)
+    assert all(len(kept) == N_COLUMNS for kept in loop.kept.values())
 
 
 def test_a_limit_is_the_largest_within_an_error_of_the_best() -> None:
     losses = torch.tensor([[2.0, 1.0, 1.0], [2.0, 1.2, 1.0], [2.0, 0.9, 1.0]])
-    assert limits.choose_limit(losses.unsqueeze(0)).tolist() == [[1]]
+    assert limits.choose_limit(losses).tolist() == [1]
 
 
 def run(**more: Any) -> Any:
@@ -162,7 +160,7 @@ def test_the_bill_in_closed_form(n_rounds: int) -> None:
     """A row of Z down and one of Z_k up for every row used and round, 4 bytes."""
     done = run(keep=1, most_rounds=n_rounds, tolerance=0.0)
     stage = done.numbers["communication"]["by_stage"]["select_features"]
-    n_held, n_used = (r.shape[1] for r in limits.split_rows(300, (0,)))
+    n_held, n_used = map(len, limits.split_rows(300, 0))
     each_round = 4 * 2 * n_used
     up = n_rounds * (each_round + 2 * 4) + 4 * 2 * n_held * limits.N_LIMITS
     down = n_rounds * each_round + 4 + 4

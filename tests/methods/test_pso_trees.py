@@ -57,7 +57,7 @@ class Wire:
             kind = self._count(sent)
             if kind is TreeQuery.LOSSES:
                 assert [len(own) for own in sent] == [2] * len(sent)
-                (told,) = {tuple(own[1].flatten().tolist()) for own in sent}
+                (told,) = {tuple(own[1].tolist()) for own in sent}
                 self.losses.append(list(told))
                 assert not any(found.values()), "nothing comes up"
             elif kind is TreeQuery.START:
@@ -72,7 +72,7 @@ class Wire:
         monkeypatch.setattr(Parties, "query_last", watched_last)
 
     def _count(self, sent: list[Any]) -> TreeQuery:
-        (kind,) = {TreeQuery(int(own[0][0, 0])) for own in sent}
+        (kind,) = {TreeQuery(int(own[0][0])) for own in sent}
         self.kinds[kind] += 1
         return kind
 
@@ -209,10 +209,10 @@ def a_party(name: str = "clinic") -> Party:
     """Return a party of five columns with 2 to 6 values, by which they are known."""
     dataset = data.from_arrays(torch.randn(N_ROWS, 5).numpy(), [0, 1] * (N_ROWS // 2))
     own = profiles.resolve("pso-trees", "default", dataset, SWARM)
-    X = torch.stack([torch.arange(N_ROWS) % n for n in range(2, 7)], dim=1)[None]
+    X = torch.stack([torch.arange(N_ROWS) % n for n in range(2, 7)], dim=1)
     X = X.float() + torch.arange(5)
     groups = torch.arange(5).numpy()
-    return Builder(own, [0], "cpu").party(name, (X, X[:, :0]), groups, list("abcde"))
+    return Builder(own, 0, "cpu").party(name, (X, X[:0]), groups, list("abcde"))
 
 
 class Asked:
@@ -222,7 +222,7 @@ class Asked:
         self.party, self.step = a_party(name), 0
 
     def __call__(self, kind: int, *numbers: int, rest: Any = ()) -> Any:
-        arrays = (torch.tensor([[kind, *numbers]], dtype=torch.int32), *rest)
+        arrays = (torch.tensor([kind, *numbers], dtype=torch.int32), *rest)
         query = messages.Query("train", self.step, arrays)
         frame = decode(codec.encode(codec.WireFrame(query, 1)))  # as it arrives
         reply = self.party.handle(frame.message)
@@ -232,26 +232,26 @@ class Asked:
     def start(self, phase: Phase) -> list[int]:
         """Begin a phase; return the columns, by their numbers of values."""
         self(TreeQuery.START, phase)
-        sizes: list[int] = self(TreeQuery.LAYOUT).arrays[0][0].tolist()
+        sizes: list[int] = self(TreeQuery.LAYOUT).arrays[0].tolist()
         return sizes
 
     def tell(self, *losses: float) -> None:
-        self(TreeQuery.LOSSES, rest=(torch.tensor([losses]).double(),))
+        self(TreeQuery.LOSSES, rest=(torch.tensor(losses).double(),))
 
     def rank(self, columns: list[int], gains: list[float]) -> None:
         """Grow a tree that splits its root by each of some columns, and end."""
         self.start(Phase.SELECT)
-        values = torch.randint(100, (1, 1, 2, N_ROWS)).to(torch.uint8) + 128
+        values = torch.randint(100, (1, 2, N_ROWS)).to(torch.uint8) + 128
         self(TreeQuery.BEGIN, 0, 0, rest=(_bits(N_ROWS + 5), values))
         for rule, column in enumerate(columns):
             table = (0, 0, rule, column)
             self(TreeQuery.SPLIT, *table, rest=(_bits(column + 3),))
-        told = (_bits(0), torch.tensor([gains]).double())
+        told = (_bits(0), torch.tensor(gains).double())
         self(TreeQuery.END, *range(len(columns)), rest=told)
 
 
 def _bits(n: int) -> torch.Tensor:
-    return torch.from_numpy(np.packbits(np.ones(n, dtype=bool))).unsqueeze(0)
+    return torch.from_numpy(np.packbits(np.ones(n, dtype=bool)))
 
 
 def test_each_party_removes_its_last_by_gain_and_keeps_the_best_particles() -> None:
@@ -300,7 +300,7 @@ def test_particles_come_in_their_turn() -> None:
     with pytest.raises(ProtocolError, match="a particle too many"):
         asked.start(Phase.TRY)
     with pytest.raises(ProtocolError, match="neither select nor stay"):
-        asked(TreeQuery.END, rest=(_bits(0), torch.zeros(1, 0)))
+        asked(TreeQuery.END, rest=(_bits(0), torch.zeros(0)))
     with pytest.raises(ProtocolError, match="shapes"):
         asked.tell(0.1, 0.2)
     with pytest.raises(ProtocolError, match="not finite"):

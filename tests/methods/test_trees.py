@@ -74,7 +74,7 @@ def test_messages_change_nothing(name: str, method: str) -> None:
         expected = np.log(odds)
     model = run.model
     blocks = [
-        party.net(torch.from_numpy(X[:, _columns(party, own)]).unsqueeze(0))
+        party.net(torch.from_numpy(X[:, _columns(party, own)]))
         for party, own, X in zip(model.parties, problem.parties, test, strict=True)
     ]
     found = model.fuse(blocks, len(problem.y_test))
@@ -250,13 +250,13 @@ N_ROWS = 40
 def a_party() -> Party:
     dataset = data.from_arrays(torch.randn(N_ROWS, 4).numpy(), [0, 1] * (N_ROWS // 2))
     own = profiles.resolve("vertical-boost", "default", dataset)
-    X = torch.randn(1, N_ROWS, 4, generator=torch.Generator().manual_seed(0))
+    X = torch.randn(N_ROWS, 4, generator=torch.Generator().manual_seed(0))
     groups = torch.arange(4).numpy()
-    return Builder(own, [0], "cpu").party("clinic", (X, X[:, :0]), groups, list("abcd"))
+    return Builder(own, 0, "cpu").party("clinic", (X, X[:0]), groups, list("abcd"))
 
 
 def ask(party: Party, step: int, numbers: list[int], *rest: torch.Tensor) -> Any:
-    arrays = (torch.tensor([numbers], dtype=torch.int32), *rest)
+    arrays = (torch.tensor(numbers, dtype=torch.int32), *rest)
     query = messages.Query("train", step, arrays)
     frame = decode(codec.encode(codec.WireFrame(query, 1)))  # as it arrives
     return party.handle(frame.message)
@@ -267,24 +267,24 @@ def a_growing_party() -> Party:
     party = a_party()
     ask(party, 0, [TreeQuery.START, Phase.TRAIN])
     ask(party, 1, [TreeQuery.LAYOUT])
-    values = torch.randint(100, (1, 1, 2, N_ROWS)).to(torch.uint8) + 128
+    values = torch.randint(100, (1, 2, N_ROWS)).to(torch.uint8) + 128
     ask(party, 2, [TreeQuery.BEGIN, 0, 0], _bits(N_ROWS + 4), values)
     return party
 
 
 def _bits(n: int) -> torch.Tensor:
-    return torch.from_numpy(np.packbits(np.ones(n, dtype=bool))).unsqueeze(0)
+    return torch.from_numpy(np.packbits(np.ones(n, dtype=bool)))
 
 
 def test_sums_beyond_32_bits_travel() -> None:
     party = a_party()
     ask(party, 0, [TreeQuery.START, Phase.TRAIN])
     ask(party, 1, [TreeQuery.LAYOUT])
-    values = torch.full((1, 1, 2, N_ROWS), 2**30, dtype=torch.int32)
+    values = torch.full((1, 2, N_ROWS), 2**30, dtype=torch.int32)
     reply = ask(party, 2, [TreeQuery.BEGIN, 0, 0], _bits(N_ROWS + 4), values)
     frame = decode(codec.encode(codec.WireFrame(reply, 1)))
     (sums,) = frame.message.arrays
-    assert sums[0, 0, 0, :N_ROWS].sum() == N_ROWS * 2**30
+    assert sums[0, 0, :N_ROWS].sum() == N_ROWS * 2**30
 
 
 def test_gains_are_by_row() -> None:
@@ -317,16 +317,16 @@ def test_gains_are_by_row() -> None:
         ([TreeQuery.SPLIT, 0, 0, 0, -1], (_bits(8),), "below 0"),
         ([TreeQuery.SPLIT, 0, 0, 0, 0], (_bits(8),), "flags"),
         ([TreeQuery.SPLIT, 0, 7, 0, 0], (_bits(41),), "not there"),
-        ([TreeQuery.END, 3], (_bits(0), torch.ones(1, 1)), "not there"),
-        ([TreeQuery.END, 3, 3], (_bits(0), torch.ones(1, 2)), "or one twice"),
-        ([TreeQuery.END, 3], (_bits(0), torch.zeros(1, 1)), "that gain nothing"),
-        ([TreeQuery.END, 3], (_bits(0), -torch.ones(1, 1)), "that gain nothing"),
+        ([TreeQuery.END, 3], (_bits(0), torch.ones(1)), "not there"),
+        ([TreeQuery.END, 3, 3], (_bits(0), torch.ones(2)), "or one twice"),
+        ([TreeQuery.END, 3], (_bits(0), torch.zeros(1)), "that gain nothing"),
+        ([TreeQuery.END, 3], (_bits(0), -torch.ones(1)), "that gain nothing"),
         ([TreeQuery.SUMS, -1, 0, 0, 1, 2], (_bits(0),), "-1 splits"),
         ([TreeQuery.SUMS, 0, 0, 0, 0, 0], (_bits(0),), "one node twice"),
         ([TreeQuery.SPLIT, *[0, 0, 0, 0] * 2], (_bits(82),), "one node twice"),
         ([TreeQuery.SUMS, 1, 0, 0, 1, 1], (_bits(40),), "are there already"),
         ([TreeQuery.SUMS, 1, 0, 0, 0, 1], (_bits(40),), "are there already"),
-        ([TreeQuery.END], (_bits(0), torch.ones(1, 1)), "shapes"),
+        ([TreeQuery.END], (_bits(0), torch.ones(1)), "shapes"),
     ],
 )
 def test_a_query_that_does_not_fit_is_one_sentence(
@@ -363,7 +363,7 @@ def test_a_party_whose_columns_cannot_be_is_named(
 
     def wrong(party: TreeParty, *more: Any) -> Any:
         found = start(party, *more)
-        told = (torch.tensor([[n_columns]], dtype=torch.int32),)
+        told = (torch.tensor([n_columns], dtype=torch.int32),)
         return told if party.own.party == "party1" else found
 
     monkeypatch.setattr(TreeParty, "_start", wrong)

@@ -120,7 +120,7 @@ def traffic(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
     def watched(party: Party, request: Any) -> Any:
         reply = answer(party, request)
         if isinstance(request, messages.Query):
-            kind = TreeQuery(int(request.arrays[0][0, 0]))
+            kind = TreeQuery(int(request.arrays[0][0]))
             seen.append((party.name, kind, request, reply))
         return reply
 
@@ -169,7 +169,7 @@ def test_what_travels_is_uniform(
     for kind in (TreeQuery.START, TreeQuery.LAYOUT):
         assert {len(query.arrays) for query in sent[kind]} == {1}
     for query in sent[TreeQuery.MASK]:
-        assert [tuple(own.shape) for own in query.arrays] == [(1, 2), (1, 64)]
+        assert [tuple(own.shape) for own in query.arrays] == [(2,), (64,)]
     for kind in (TreeQuery.SUMS, TreeQuery.SPLIT):  # numbers and flags alone
         assert {len(query.arrays) for query in sent[kind]} == {2}
     down = [query.arrays[2] for query in sent[TreeQuery.BEGIN]]
@@ -195,7 +195,7 @@ def test_the_label_holder_has_what_the_clear_run_tells_it_and_no_more(
     """Of each side's messages, by hand: gradients, and the sums of whole trees."""
     dataset, own = load("breast_cancer"), SMALL | {"select_trees": 0}
     ran(dataset, "vertical-boost", **own)
-    told = [r.arrays[0][0] for _, kind, _, r in traffic if kind == TreeQuery.BEGIN]
+    told = [r.arrays[0] for _, kind, _, r in traffic if kind == TreeQuery.BEGIN]
     traffic.clear()
     ran(dataset, "vertical-boost", **own, secret="sharing")
     names = sorted({name for name, *_ in traffic})
@@ -205,19 +205,19 @@ def test_the_label_holder_has_what_the_clear_run_tells_it_and_no_more(
         kind, query, reply = by_step[step, name]
         dealer = names[(names.index(name) + 1) % len(names)]
         if kind == TreeQuery.LAYOUT:
-            last = reply[0][0].cumsum(dim=0) - 1
+            last = reply[0].cumsum(dim=0) - 1
             places[name] = sorted({*range(int(last[-1]))} - {*last.tolist()})
         if kind == TreeQuery.MASK:
-            seeds[name] = bytes(by_step[step, dealer][2][0][0].tolist())
-            tables[name] = reply[1][0]
+            seeds[name] = bytes(by_step[step, dealer][2][0].tolist())
+            tables[name] = reply[1]
         if kind == TreeQuery.BEGIN:
             g = rounds[n_seen // len(names)].to(torch.int32)
             b = shared.draw_values(ring, seeds[name], step, *g.shape)
-            assert torch.equal(query.arrays[2][0] + b, g)
-            dealt = by_step[step, dealer][2][2][0]
-            found = reply[0][0] + dealt + (b[0] @ tables[name])[:, None]
+            assert torch.equal(query.arrays[2] + b, g)
+            dealt = by_step[step, dealer][2][2]
+            found = reply[0] + dealt + (b[0] @ tables[name])[:, None]
             clear = told[n_seen][:, :, places[name]]
-            assert torch.equal(torch.cat([found, reply[1]]), clear)
+            assert torch.equal(torch.cat([found, reply[1].unsqueeze(0)]), clear)
             n_seen += 1
     assert n_seen == len(told) == len(names) * 3
 
@@ -277,21 +277,21 @@ def test_masks_of_two_runs_and_of_two_parties_differ(traffic: list[Seen]) -> Non
 
 
 def a_party(secret: str = "sharing", **more: Any) -> Party:
-    X = torch.randn(1, N_ROWS, 4, generator=torch.Generator().manual_seed(0))
-    dataset = data.from_arrays(X[0].numpy(), [0, 1] * (N_ROWS // 2))
+    X = torch.randn(N_ROWS, 4, generator=torch.Generator().manual_seed(0))
+    dataset = data.from_arrays(X.numpy(), [0, 1] * (N_ROWS // 2))
     given = {"secret": secret, **more}
     own = profiles.resolve("vertical-boost", "default", dataset, given)
     groups = torch.arange(4).numpy()
-    return Builder(own, [0], "cpu").party("clinic", (X, X[:, :0]), groups, list("abcd"))
+    return Builder(own, 0, "cpu").party("clinic", (X, X[:0]), groups, list("abcd"))
 
 
 def keys(n_bytes: int = 32) -> torch.Tensor:
     both = KeyPair().public[:n_bytes] + KeyPair().public[:n_bytes]
-    return torch.tensor([list(both)], dtype=torch.uint8)
+    return torch.tensor(list(both), dtype=torch.uint8)
 
 
 N_BINS = 9  # of the party that it deals for
-VALUES = torch.zeros(1, 1, 2, N_ROWS, dtype=torch.int32)
+VALUES = torch.zeros(1, 2, N_ROWS, dtype=torch.int32)
 FLAGS = _bits(N_ROWS + 4 + N_BINS)
 
 
@@ -309,7 +309,7 @@ def test_no_answer_has_the_mask_of_another() -> None:
     party = a_started_party()
     first = ask(party, 3, [TreeQuery.BEGIN, 0, 0], FLAGS, VALUES).arrays
     again = ask(party, 4, [TreeQuery.SUMS, 0, 0, 0], _bits(0)).arrays
-    assert [tuple(own.shape[1:]) for own in first] == [(2, 1, 156), (1, 156), (2, 1, 9)]
+    assert [tuple(own.shape) for own in first] == [(2, 1, 156), (1, 156), (2, 1, 9)]
     assert torch.equal(first[1], again[1])
     assert (first[0] != again[0]).double().mean() > 0.99
     assert (first[2] != again[2]).double().mean() > 0.9
@@ -331,7 +331,7 @@ def test_no_answer_has_the_mask_of_another() -> None:
         (False, [TreeQuery.MASK, 1 << 30], (keys(),), "bins of 0 to"),
         (True, [TreeQuery.BEGIN, 0, 0], (FLAGS, VALUES.long()), "int64 instead of"),
         (True, [TreeQuery.BEGIN, 0, 0], (FLAGS, VALUES[..., 1:]), "shapes"),
-        (True, [TreeQuery.BEGIN, 0, 0], (FLAGS, VALUES[:, :, :0]), "not there"),
+        (True, [TreeQuery.BEGIN, 0, 0], (FLAGS, VALUES[:, :0]), "not there"),
         (True, [TreeQuery.BEGIN, 0, 0], (_bits(N_ROWS + 4), VALUES), "flags"),
     ],
 )
@@ -346,9 +346,9 @@ def test_a_party_deals_for_another_than_itself() -> None:
     """Two masks would be the same, and cancel."""
     party = a_started_party(False)
     own = ask(party, 2, [TreeQuery.LAYOUT]).arrays[2]
-    for both in ([own, keys()[:, :32]], [keys()[:, :32], own]):
+    for both in ([own, keys()[:32]], [keys()[:32], own]):
         with pytest.raises(ProtocolError, match="its own key in the place of another"):
-            ask(party, 3, [TreeQuery.MASK, N_BINS], torch.cat(both, dim=1))
+            ask(party, 3, [TreeQuery.MASK, N_BINS], torch.cat(both))
 
 
 def test_who_tells_a_key_of_no_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,7 +418,7 @@ def test_a_party_whose_bins_cannot_be_is_named(
     def wrong(party: TreeParty, *more: Any) -> Any:
         sizes, *rest = tell(party, *more)  # type: ignore[misc]
         if party.own.party == "party1":
-            sizes[0, 0] = size
+            sizes[0] = size
         return sizes, *rest
 
     monkeypatch.setattr(TreeParty, "_layout", wrong)
@@ -432,14 +432,14 @@ def test_a_party_whose_bins_cannot_be_is_named(
 def test_a_server_that_swaps_keys_reads_the_bins_of_trees() -> None:
     party, pair = a_started_party(False), KeyPair()
     layout, _, key = ask(party, 2, [TreeQuery.LAYOUT]).arrays
-    both = torch.tensor([list(pair.public * 2)], dtype=torch.uint8)
+    both = torch.tensor(list(pair.public * 2), dtype=torch.uint8)
     _, table = ask(party, 3, [TreeQuery.MASK, 0], both).arrays
-    client = bytes(key[0].tolist())
+    client = bytes(key.tolist())
     seed = pair.secret(client, client, pair.public)
     width = int((layout - 1).sum())
-    bins = table[0] + shared.draw_table(Ring(32), seed, N_ROWS, width)
+    bins = table + shared.draw_table(Ring(32), seed, N_ROWS, width)
     assert sorted(bins.unique().tolist()) == [0, 1]
-    of_columns = bins.split((layout[0] - 1).tolist(), dim=1)
+    of_columns = bins.split((layout - 1).tolist(), dim=1)
     assert [int(own.sum()) for own in of_columns] == [N_ROWS - 1] * 4
 
 
@@ -449,13 +449,13 @@ def test_a_party_and_its_dealer_together_read_gradients(
     """The seed that a dealer tells the label holder takes the mask off."""
     ran(load("breast_cancer"), "vertical-boost", **SMALL, secret="sharing")
     (seed,) = {
-        bytes(reply.arrays[0][0].tolist())
+        bytes(reply.arrays[0].tolist())
         for name, kind, query, reply in traffic[:9]
         if kind == TreeQuery.MASK and name == "party1"
     }
     query = next(q for n, k, q, _ in traffic if (n, k) == ("party0", TreeQuery.BEGIN))
     mask = shared.draw_values(Ring(32), seed, query.step, *rounds[0].shape)
-    assert torch.equal((query.arrays[2][0] + mask).long(), rounds[0])
+    assert torch.equal((query.arrays[2] + mask).long(), rounds[0])
 
 
 def test_who_shares_a_node_tells_a_party_about_as_much_as_the_model_predicts(

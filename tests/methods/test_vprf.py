@@ -46,7 +46,7 @@ def votes_of(run: simulate.Run) -> list[Any]:
         kept = set(party.kept)
         used = [table.features[group] in kept for group in table.groups]
         x = torch.as_tensor(table.X_test[:, used], dtype=torch.float32)
-        found.append(party.net(x.unsqueeze(0))[0])
+        found.append(party.net(x))
     return found
 
 
@@ -78,7 +78,7 @@ def test_every_tree_lies_at_one_party() -> None:
     for party in model.parties:
         assert isinstance(party.net, Votes)
         assert len(party.net.trees.roots) == 4
-        assert party.net.trees.weights.shape[2] == len(party.net.splits.rules)
+        assert party.net.trees.weights.shape[1] == len(party.net.splits.rules)
 
 
 def test_trees_are_shared_out() -> None:
@@ -107,7 +107,7 @@ def test_who_leaves_takes_its_trees_along() -> None:
             return {m: parties[m].answer(step, own) for m, own in arrays.items()}
 
         z = fusion.counted(count_votes(list(parties), 1, take), places)
-        return float(((z[0, :, 0].numpy() > 0) == y).mean())
+        return float(((z[:, 0].numpy() > 0) == y).mean())
 
     whole = accuracy([0, 1, 2, 3])
     assert whole == pytest.approx(run.numbers["accuracy"]["final"])
@@ -157,16 +157,16 @@ def test_it_comes_back_from_disk(tmp_path: Path) -> None:
 
 
 def a_voting_party() -> Party:
-    X = torch.randn(1, 40, 4, generator=torch.Generator().manual_seed(0))
-    dataset = data.from_arrays(X[0].numpy(), [0, 1] * 20)
+    X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    dataset = data.from_arrays(X.numpy(), [0, 1] * 20)
     own = profiles.resolve("vprf", "default", dataset, SMALL)
     groups = torch.arange(4).numpy()
-    return Builder(own, [0], "cpu").party("clinic", (X, X), groups, list("abcd"))
+    return Builder(own, 0, "cpu").party("clinic", (X, X), groups, list("abcd"))
 
 
 def asked(party: Party, step: int, kind: TreeQuery, *arrays: Any) -> Any:
     numbers, *rest = arrays or ([],)
-    head = torch.tensor([[kind, *numbers]], dtype=torch.int32)
+    head = torch.tensor([kind, *numbers], dtype=torch.int32)
     return party.handle(messages.Query("train", step, (head, *rest)))
 
 
@@ -174,7 +174,7 @@ def asked(party: Party, step: int, kind: TreeQuery, *arrays: Any) -> Any:
     ("kind", "arrays", "sentence"),
     [
         (TreeQuery.START, ([Phase.TRY],), "a phase that the method does not have"),
-        (TreeQuery.TREES, ([1, 0], torch.zeros(1, 1, 1)), "trees before their end"),
+        (TreeQuery.TREES, ([1, 0], torch.zeros(1, 1)), "trees before their end"),
         (TreeQuery.VOTES, ([0],), "a count that has not begun"),
         (TreeQuery.DONE, (), "an end before there are trees"),
         (TreeQuery.LOSSES, (), "not there"),
@@ -192,15 +192,15 @@ def test_queries_out_of_order_are_refused(
 def grown(ask: Any, root: int = 0) -> None:
     """Have a party grow one tree of one split, on rows whose gradients are `root`."""
     ask(0, TreeQuery.START, [Phase.TRAIN])
-    sizes = ask(1, TreeQuery.LAYOUT).arrays[0][0]
+    sizes = ask(1, TreeQuery.LAYOUT).arrays[0]
     n_rows, n_columns = ask.n_rows, len(sizes)
-    values = torch.full((1, 1, 2, n_rows), 130 + root, dtype=torch.uint8)
+    values = torch.full((1, 2, n_rows), 130 + root, dtype=torch.uint8)
     ask(2, TreeQuery.BEGIN, [0, 0], _bits(n_rows + n_columns), values)
     left = np.arange(int(sizes[0]) + 1) < int(sizes[0]) // 2
-    bins = torch.from_numpy(np.packbits(left)).unsqueeze(0)
+    bins = torch.from_numpy(np.packbits(left))
     ask(3, TreeQuery.SPLIT, [0, 0, 0, 0], bins)
-    one = torch.ones(1, 1, dtype=torch.float64)
-    ask(4, TreeQuery.END, [0], torch.zeros(1, 0, dtype=torch.uint8), one)
+    one = torch.ones(1, dtype=torch.float64)
+    ask(4, TreeQuery.END, [0], torch.zeros(0, dtype=torch.uint8), one)
 
 
 class Asked:
@@ -214,17 +214,17 @@ class Asked:
 
 
 STUMP = [1, 1, 0, 1, 2, 0, 1, 1, 0, 2, 2, 0]
-LEAVES = torch.tensor([[[0.0], [1.0], [2.0]]], dtype=torch.float64)
+LEAVES = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
     ("numbers", "values", "why"),
     [
         ([1, 13, *[0] * 13, *STUMP[3:]], LEAVES, "13 trees of 3 nodes"),
-        ([1, 1, 0, *[0, 0, 0] * 10**5], torch.zeros(1, 10**5, 1), "1 trees of 100000"),
-        (STUMP, torch.zeros(1, 3, 1 << 24), "16777216 sums"),
+        ([1, 1, 0, *[0, 0, 0] * 10**5], torch.zeros(10**5, 1), "1 trees of 100000"),
+        (STUMP, torch.zeros(3, 1 << 24), "16777216 sums"),
         ([1, 1, 0, 0, *STUMP[4:]], LEAVES, "do not fit together"),
-        ([1, -1], LEAVES[:, :0], "numbers of 0 nodes"),
+        ([1, -1], LEAVES[:0], "numbers of 0 nodes"),
     ],
 )
 def test_trees_that_no_settings_have_are_refused(
@@ -252,6 +252,6 @@ def test_a_policy_that_allows_no_scores_allows_no_votes() -> None:
 def test_trees_that_ask_for_other_splits_are_refused() -> None:
     net = ran(data.load("breast-cancer")).model.parties[0].net
     assert isinstance(net, Votes)
-    trees = replace(net.trees, weights=net.trees.weights[:, :, :-1])
+    trees = replace(net.trees, weights=net.trees.weights[:, :-1])
     with pytest.raises(ValueError, match="do not fit together"):
         Votes(net.splits, trees).check()

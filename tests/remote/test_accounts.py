@@ -89,7 +89,7 @@ def test_an_undisturbed_run_shows_no_more_than_it_plans(n_rows, n_classes):
         n_passes = 2.0  # stage 2, and test rows
         for plan in clamp_batch(own.config, n).plans(2):
             if isinstance(plan, TrainPlan):
-                batches = plan.batches(n, (0,))
+                batches = plan.batches(n, 0)
                 for _, rows in batches.steps(plan.n_epochs, torch.device("cpu")):
                     n_passes += torch.as_tensor(rows).numel() / n
                 n_passes += plan.n_looks(n) * plan.n_held_out(n) / n
@@ -505,7 +505,7 @@ def test_equal_numbers_of_two_models_are_two_answers(trained, tmp_path, monkeypa
     """What trees say of a row is a few bits, and often those of other trees."""
 
     def ones(models, model):
-        return torch.ones(1, models._frame.n_rows, model.n_components)
+        return torch.ones(models._frame.n_rows, model.n_components)
 
     monkeypatch.setattr(PartyModels, "_embed", ones)
     folder = Path(shutil.copytree(trained, tmp_path / "run"))

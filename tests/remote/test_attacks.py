@@ -167,8 +167,7 @@ class Server:
         plan = self.plans[0]
         reply: Any = self.party.handle(Begin(plan, 0))
         values = torch.full_like(reply.block.values, float(number))
-        gradient = Block(values, reply.block.widths)
-        self.party.handle(Descend(plan.stage, gradient))
+        self.party.handle(Descend(plan.stage, Block(values)))
 
     @property
     def plans(self):
@@ -214,7 +213,7 @@ def test_preparation_is_the_partys_own_choice(tmp_path, name):
 def test_its_own_scale_acts_whatever_the_server_wants(tmp_path):
     party = a_party(tmp_path, scale="standardize")
     Server(party).begin()
-    assert training(party).party.X_train.mean(dim=1).abs().max() < 1e-5
+    assert training(party).party.X_train.mean(dim=0).abs().max() < 1e-5
 
 
 def test_a_party_brings_its_own_network(tmp_path):
@@ -226,7 +225,7 @@ def test_a_party_brings_its_own_network(tmp_path):
     )
     party = a_party(tmp_path, party_net=f"{path}:own")
     Server(party).begin()
-    assert training(party).party.net.input_weights.shape == (1, 7, D)
+    assert training(party).party.net.input_weights.shape == (7, D)
 
 
 @pytest.mark.parametrize(
@@ -525,8 +524,7 @@ def test_few_steps_go_another_way(tmp_path):
         reply: Any = server.party.handle(Begin(plan, 0))
         while not isinstance(reply, Done):
             values = torch.full_like(reply.block.values, float(number))
-            block = Block(values, reply.block.widths)
-            reply = server.party.handle(Descend(plan.stage, block))
+            reply = server.party.handle(Descend(plan.stage, Block(values)))
         server.party.handle(Embed("embed", "train", 160, 8))
         server.party.handle(Restore(None))
 
@@ -629,7 +627,7 @@ def test_plans_are_those_of_the_agreed_settings(tmp_path):
     longer = dataclasses.replace(train, n_epochs=10**6)
     with refused("follows the plans", "stage 'pretrain'"):
         server.party.handle(Begin(longer))
-    other = dataclasses.replace(train, lam=(5.0,))
+    other = dataclasses.replace(train, lam=5.0)
     with refused("follows the plans"):
         server.party.handle(Begin(other))
     look = next(p for p in server.plans if p.stage == "select_features")
@@ -800,7 +798,7 @@ def run_stage(server: Server, plan: TrainPlan, n_steps=2) -> Any:
     """Run steps of a stage with gradients of nothing; return the last reply."""
     reply = server.party.handle(Begin(plan))
     for _ in range(n_steps):
-        nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
+        nothing = Block(torch.zeros_like(reply.block.values))
         reply = server.party.handle(Descend(plan.stage, nothing))
     return reply
 
@@ -857,7 +855,7 @@ def test_a_party_that_was_killed_knows_its_stages(tmp_path):
     with refused("at the end alone"):
         server.party.handle(Embed("evaluate", "test"))
     reply = server.party.handle(Begin(train, 1))
-    nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
+    nothing = Block(torch.zeros_like(reply.block.values))
     server.party.handle(Descend("train", nothing))
     server.party.handle(Embed("evaluate", "test"))
 
@@ -892,7 +890,7 @@ def test_rows_for_stage_two_leave_once_and_as_agreed(tmp_path):
         with pytest.raises(ProtocolError, match="the rows of stage 2, once and when"):
             server.party.handle(odd)
     due = Embed("embed", "train", 60, 8)
-    assert server.party.handle(due).block.values.shape[1] == 60
+    assert len(server.party.handle(due).block.values) == 60
     with pytest.raises(ProtocolError, match="the rows of stage 2, once and when"):
         server.party.handle(due)
     server.party.handle(Restore(None))
@@ -916,7 +914,7 @@ def test_rate_and_end_are_those_of_the_plan(tmp_path, schedule):
     server = Server(a_party(tmp_path), schedule=schedule, train_epochs=20).begin()
     plan = skip_to(server, "train")
     reply = server.party.handle(Begin(plan))
-    nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
+    nothing = Block(torch.zeros_like(reply.block.values))
     odds = [(0.0, False), (1.0, True), (0.5, True)]
     for odd in (
         *(Descend("train", nothing, *o) for o in odds),
@@ -933,7 +931,7 @@ def test_a_selection_in_the_middle_of_training_is_refused(tmp_path):
     server.party.handle(Begin(server.plans[0]))
     look = next(p for p in server.plans if p.stage == "select_features")
     with refused("Got 'select_features' where 'pretrain' is due"):
-        server.party.handle(Select(((0, 1),), look))
+        server.party.handle(Select((0, 1), look))
 
 
 def test_looks_come_when_they_are_due_and_in_the_bits_of_the_plan(
@@ -949,12 +947,12 @@ def test_looks_come_when_they_are_due_and_in_the_bits_of_the_plan(
     reply = server.party.handle(Begin(plan))
     with pytest.raises(ProtocolError, match="when due"):
         server.party.handle(look)
-    nothing = Block(torch.zeros_like(reply.block.values), reply.block.widths)
+    nothing = Block(torch.zeros_like(reply.block.values))
     server.party.handle(Descend("train", nothing))
     for odd in (Embed("train", "train", n_rows, 32), Embed("train", "train", 1, 8)):
         with pytest.raises(ProtocolError, match="when due"):
             server.party.handle(odd)
-    assert server.party.handle(look).block.values.shape[1] == n_rows
+    assert len(server.party.handle(look).block.values) == n_rows
 
 
 def test_every_message_is_a_round_and_seeds_have_a_bound(tmp_path):
@@ -1008,7 +1006,7 @@ def test_whatever_cannot_be_done_is_a_sentence(tmp_path):
     server.party.handle(Begin(odd))  # the party follows its own
     broken: Any = dataclasses.replace(server.plans[1], stage="select_features")
     with pytest.raises(LessVFLError):
-        server.party.handle(Select(((),), broken))
+        server.party.handle(Select((), broken))
 
 
 def test_requests_that_no_run_has(tmp_path):
@@ -1034,7 +1032,7 @@ def test_requests_that_no_run_has(tmp_path):
 def test_components_that_it_does_not_have(tmp_path):
     server = Server(a_party(tmp_path), pretrain_epochs=0).begin()
     look = next(p for p in server.plans if p.stage == "select_features")
-    for places in (((0, 0),), ((4,),), ((-1,),), ((0,), (1,))):
+    for places in ((0, 0), (4,), (-1,)):
         with pytest.raises(ProtocolError, match="components that it has"):
             server.party.handle(Select(places, look))
 
@@ -1043,7 +1041,7 @@ def test_a_gradient_of_another_shape(tmp_path):
     server = Server(a_party(tmp_path)).begin()
     server.party.handle(Begin(server.plans[0]))
     with pytest.raises(ProtocolError, match="a gradient as large as its embedding"):
-        server.party.handle(Descend("pretrain", Block(torch.zeros(1, 3, 4), (4,))))
+        server.party.handle(Descend("pretrain", Block(torch.zeros(3, 4))))
 
 
 @pytest.mark.parametrize(
@@ -1081,33 +1079,33 @@ def first_embedding(party: PartyProcess) -> torch.Tensor:
     """Return what a passive server sees of all training rows before any training."""
     server = Server(party, **AS_MANY).begin()
     values: torch.Tensor = server.party.handle(Embed("evaluate", "train")).block.values
-    return values[0]
+    return values
 
 
 def inverted(h: torch.Tensor) -> torch.Tensor:
     """Return the columns that explain embeddings of the network of the shared seed."""
     net = profiles.from_flat("less-vfl-auto", "default", asked(**AS_MANY)).net
-    where = ((0,), "clinic", torch.float64, torch.device("cpu"))
+    where = (0, "clinic", torch.float64, torch.device("cpu"))
     known = MLP.create(net.party_widths(4), net.activation, *where, net.input_scale)
-    x = torch.zeros(1, len(h), 4, dtype=torch.float64, requires_grad=True)
+    x = torch.zeros(len(h), 4, dtype=torch.float64, requires_grad=True)
     search = torch.optim.LBFGS([x], max_iter=500, tolerance_grad=1e-14, history_size=20)
 
     def miss():
         search.zero_grad()
-        loss = (1e3 * (known(x)[0] - h.double())).square().sum()
+        loss = (1e3 * (known(x) - h.double())).square().sum()
         loss.backward()
         return loss
 
     for _ in range(5):
         search.step(miss)
-    return x.detach()[0]
+    return x.detach()
 
 
 def resemblance(party: PartyProcess) -> float:
     """Return how much the inverted columns are like the true ones, in the mean."""
     found = inverted(first_embedding(party)).numpy()
     inside: Any = training(party).party
-    true = inside.X_train[0].numpy()
+    true = inside.X_train.numpy()
     each = [np.corrcoef(found[:, i], true[:, i])[0, 1] for i in range(4)]
     return float(np.mean(np.abs(each)))
 
@@ -1144,19 +1142,19 @@ def test_rounding_and_shadows_are_private_too(tmp_path):
     server = Server(party, pretrain_epochs=0, server_rows=60, bits=8).begin()
     sent = server.party.handle(Embed("embed", "train", 60, 8)).block
     inside: Any = training(party).party
-    h = inside._embed_rows("train", sample_rows(len(TRAIN), 60, (0,)))
+    h = inside._embed_rows("train", sample_rows(len(TRAIN), 60, 0))
     name = ("up", "clinic", "embed", "train")
 
     def levels(seed):
-        return coding.encode(h, 8, None, (seed,), *name)[0].levels
+        return coding.encode(h, 8, seed, *name)[0].levels
 
     own = party.private_seed(0)
     assert torch.equal(levels(own), sent.coded.levels)
     assert not torch.equal(levels(0), sent.coded.levels)
     look = next(p for p in server.plans if p.stage == "select_features")
-    seen = (torch.arange(60).view(1, -1), h, torch.randn_like(h))
+    seen = (torch.arange(60), h, torch.randn_like(h))
     selector = inside._shadows.selector
-    assert selector.over(inside.X_train, seen, 0, look).name[0] == own
+    assert selector.over(inside.X_train, seen, look).name[0] == own
 
 
 @pytest.mark.usefixtures("own_secrets")

@@ -50,11 +50,11 @@ def a_server(out: Any, method: str, **values: Any) -> Server:
 
 def a_side(method: str, name: str = "clinic", seed: int = 0, **values: Any) -> Party:
     """Return a party without a policy, on a table of its own."""
-    X = torch.randn(1, N, N_COLUMNS, generator=torch.Generator().manual_seed(seed))
-    dataset = data.from_arrays(X[0].numpy(), [0, 1] * (N // 2))
+    X = torch.randn(N, N_COLUMNS, generator=torch.Generator().manual_seed(seed))
+    dataset = data.from_arrays(X.numpy(), [0, 1] * (N // 2))
     own = profiles.resolve(method, "default", dataset, values)
-    builder, groups = Builder(own, [0], "cpu"), torch.arange(N_COLUMNS).numpy()
-    return builder.party(name, (X, X[:, :0]), groups, list("abcd"))
+    builder, groups = Builder(own, 0, "cpu"), torch.arange(N_COLUMNS).numpy()
+    return builder.party(name, (X, X[:0]), groups, list("abcd"))
 
 
 def ask(party: Any, step: int, *arrays: Tensor) -> Any:
@@ -65,11 +65,11 @@ def ask(party: Any, step: int, *arrays: Tensor) -> Any:
 def bins_of(party: Party) -> Tensor:
     """Return which bins every row of a party in a stage is in, (N, bins)."""
     assert isinstance(party._queries._protocol, CountingParty)
-    return party._queries._protocol.bins[0].indicators(torch.int64)
+    return party._queries._protocol.bins.indicators(torch.int64)
 
 
 def sizes_of(n_bins: int, n_classes: int) -> Tensor:
-    return torch.tensor([[n_bins, n_classes]], dtype=torch.int32)
+    return torch.tensor([n_bins, n_classes], dtype=torch.int32)
 
 
 class FalseDealer:
@@ -83,17 +83,17 @@ class FalseDealer:
         """Have classes (N, 1) of 0 and 1 counted; return how the party ends."""
         of_party, width = ask(self.party, 0)
         client, dealer = sharing.to_bytes(of_party), self.key.public
-        own = sharing.from_bytes(dealer, 1)
+        own = sharing.from_bytes(dealer)
         ask(self.party, 1, own, sizes_of(1, 1))
         sizes = (self.n_rows, int(width), 1)
-        seed, of_server = self.key.secret(client, client, dealer, 0), b"my own"
+        seed, of_server = self.key.secret(client, client, dealer), b"my own"
         down = RING.pack(sharing.masked(RING, of_server, y))
-        (rows,) = ask(self.party, 2, own, down.unsqueeze(0))
-        masked = RING.unpack(rows[0])
+        (rows,) = ask(self.party, 2, own, down)
+        masked = RING.unpack(rows)
         self.bins = RING.reduce(masked + RING.draw(seed, "mask", *masked.shape))
         dealt = sharing.deal(RING, seed, of_server, *sizes)
         share = sharing.share_of_right(RING, dealt, masked, y)
-        return ask(self.party, 3, RING.pack(share).unsqueeze(0))
+        return ask(self.party, 3, RING.pack(share))
 
 
 # -------------------------------------------------------------- what an operator allows
@@ -154,19 +154,19 @@ def test_two_parties_that_deal_for_each_other_have_different_masks() -> None:
     width = bins_of(sides[0]).shape[1]
     for side, key in zip(sides, reversed(keys), strict=True):
         ask(side, 1, key, sizes_of(width, 1))
-    labels = torch.zeros(1, N, 1, dtype=torch.int64)
+    labels = torch.zeros(N, 1, dtype=torch.int64)
     found = [
         RING.unpack(ask(side, 2, key, labels)[0])
         for side, key in zip(sides, reversed(keys), strict=True)
     ]
-    assert found[0].shape == found[1].shape == (1, N, width)
+    assert found[0].shape == found[1].shape == (N, width)
     gap = RING.reduce(found[0] - found[1])
     assert len(gap.unique()) > 0.9 * gap.numel()
 
 
 def test_keys_and_masks_are_new_whenever_a_stage_begins_again() -> None:
-    side, dealer = a_side("gini-filter"), sharing.from_bytes(KeyPair().public, 1)
-    labels, seen = torch.zeros(1, N, 1, dtype=torch.int64), []
+    side, dealer = a_side("gini-filter"), sharing.from_bytes(KeyPair().public)
+    labels, seen = torch.zeros(N, 1, dtype=torch.int64), []
     for _ in range(2):
         key, _ = ask(side, 0)
         seed, share = ask(side, 1, dealer, sizes_of(3, 1))
@@ -177,7 +177,7 @@ def test_keys_and_masks_are_new_whenever_a_stage_begins_again() -> None:
 
 @pytest.mark.parametrize("key", [bytes(32), bytes([1, *bytes(31)])])
 def test_a_key_by_which_everybody_has_the_secret_is_refused(key: bytes) -> None:
-    side, weak = a_side("gini-filter"), sharing.from_bytes(key, 1)
+    side, weak = a_side("gini-filter"), sharing.from_bytes(key)
     ask(side, 0)
     with pytest.raises(ProtocolError, match="at step 1"):
         ask(side, 1, weak, sizes_of(3, 1))
@@ -187,11 +187,11 @@ def test_a_key_by_which_everybody_has_the_secret_is_refused(key: bytes) -> None:
 
 
 def test_under_sharing_classes_beyond_reason_are_refused() -> None:
-    side, dealer = a_side("gini-filter"), sharing.from_bytes(KeyPair().public, 1)
+    side, dealer = a_side("gini-filter"), sharing.from_bytes(KeyPair().public)
     ask(side, 0)
     ask(side, 1, dealer, sizes_of(3, 1))
     with pytest.raises(ProtocolError, match=r"classes from 2000 to .* of 0 to 1024"):
-        ask(side, 2, dealer, torch.zeros(1, N, 2000, dtype=torch.int64))
+        ask(side, 2, dealer, torch.zeros(N, 2000, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("sizes", [(90, 1), (40, 90), (1, 90)])
@@ -200,7 +200,7 @@ def test_no_table_of_a_dealer_is_beyond_reason(
 ) -> None:
     """Neither rows x bins, nor rows x classes."""
     monkeypatch.setattr(counting_party, "MOST_CELLS", 80 * N)
-    side, client = a_side("gini-filter"), sharing.from_bytes(KeyPair().public, 1)
+    side, client = a_side("gini-filter"), sharing.from_bytes(KeyPair().public)
     ask(side, 0)
     with pytest.raises(ProtocolError, match="from 90 to 90, of 0 to 80"):
         ask(side, 1, client, sizes_of(*sizes))
@@ -208,7 +208,7 @@ def test_no_table_of_a_dealer_is_beyond_reason(
 
 def test_nor_are_bins_and_classes_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting_party, "MOST_CELLS", 200 * N)
-    side, client = a_side("gini-filter"), sharing.from_bytes(KeyPair().public, 1)
+    side, client = a_side("gini-filter"), sharing.from_bytes(KeyPair().public)
     ask(side, 0)
     with pytest.raises(ProtocolError, match="classes from 150 to 150, of 0 to 120"):
         ask(side, 1, client, sizes_of(200, 150))
@@ -239,7 +239,7 @@ def test_a_party_whose_number_of_bins_cannot_be_is_named(
         found = answer(party, step, arrays)
         if step == 0 and party.own.party == "party1":
             key, _ = found  # type: ignore[misc]
-            return key, torch.tensor([[width]], dtype=torch.int32)
+            return key, torch.tensor([width], dtype=torch.int32)
         return found
 
     monkeypatch.setattr(CountingParty, "answer", lie)
@@ -259,12 +259,12 @@ def simulate(method: str, parties: int = 2, **more: Any) -> Any:
 @pytest.mark.parametrize("keep", [None, 1])
 def test_counts_that_no_labels_have_are_refused(keep: int | None) -> None:
     """As of a dealer or a server that sends anything; they could fill the memory."""
-    side, dealer = a_side("iv-filter", keep=keep), sharing.from_bytes(b"\7" * 32, 1)
+    side, dealer = a_side("iv-filter", keep=keep), sharing.from_bytes(b"\7" * 32)
     _, width = ask(side, 0)
     ask(side, 1, dealer, sizes_of(3, 1))
-    ask(side, 2, dealer, torch.zeros(1, N, 1, dtype=torch.int64))
+    ask(side, 2, dealer, torch.zeros(N, 1, dtype=torch.int64))
     with pytest.raises(ProtocolError, match="more rows of a bin than it has"):
-        ask(side, 3, torch.zeros(1, int(width), 1, dtype=torch.int64))
+        ask(side, 3, torch.zeros(int(width), 1, dtype=torch.int64))
 
 
 # ---------------------------------------------------------- again, and in another order
@@ -274,7 +274,7 @@ def test_labels_cannot_be_tried_one_after_the_other(tmp_path: Any) -> None:
     """Whether a party keeps anything tells of its columns: two ways a seed."""
     server = a_server(tmp_path, "gini-filter", secret="none").begin()
     generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(2, (3, 1, len(TRAIN)), generator=generator).int()
+    labels = torch.randint(2, (3, len(TRAIN)), generator=generator).int()
     for some in (labels[0], labels[0], labels[1], labels[0]):  # the same again is free
         assert isinstance(ask(server.party, 0, some), Done)
         server.prepare()
@@ -284,7 +284,7 @@ def test_labels_cannot_be_tried_one_after_the_other(tmp_path: Any) -> None:
 
 def test_nor_under_sharing_whose_stage_may_break_off(tmp_path: Any) -> None:
     server = a_server(tmp_path, "iv-filter", keep=2).begin()
-    key = sharing.from_bytes(secrets.token_bytes(32), 1)
+    key = sharing.from_bytes(secrets.token_bytes(32))
     for n_bins in range(1, 6):
         ask(server.party, 0)
         ask(server.party, 1, key, sizes_of(n_bins, 1))
@@ -308,11 +308,11 @@ def test_votes_leave_two_ways_at_most(tmp_path: Any) -> None:
         for step in range(way):  # in another place each time
             asked(6 + step, TreeQuery.TREES, STUMP, LEAVES)
         own, _ = asked(6 + way, TreeQuery.VOTES, [VoteStep.KEYS]).arrays
-        other = sharing.from_bytes(KeyPair().public, 1)
-        sent = torch.stack([other, own], dim=1), torch.zeros(1, 32, dtype=torch.uint8)
+        other = sharing.from_bytes(KeyPair().public)
+        sent = torch.stack([other, own]), torch.zeros(32, dtype=torch.uint8)
         told = (7 + way, TreeQuery.VOTES, [VoteStep.VOTE], *sent)
         if way < 2:
-            assert asked(*told).arrays[0].shape == (1, len(TEST), 1)
+            assert asked(*told).arrays[0].shape == (len(TEST), 1)
             continue
         with pytest.raises(PolicyError, match="a step goes 2 ways at most"):
             asked(*told)
@@ -324,29 +324,29 @@ def test_components_cannot_be_tried_one_after_the_other(tmp_path: Any) -> None:
         plan = skip_to(server, STAGE)
         if number == 2:
             with pytest.raises(PolicyError, match="a step goes 2 ways at most"):
-                server.party.handle(Select((places,), plan))
+                server.party.handle(Select(places, plan))
             return
-        assert isinstance(server.party.handle(Select((places,), plan)), Done)
+        assert isinstance(server.party.handle(Select(places, plan)), Done)
         server.prepare()
 
 
 def mmvfl_at_its_end(**values: Any) -> tuple[Party, Tensor]:
     """Return a party that has predicted rows held out, and what it was sent."""
     side = a_side("mmvfl", **values)
-    held, used = split_rows(N, (0,))
-    Z = torch.randn(1, used.shape[1], 2, generator=torch.Generator().manual_seed(1))
+    held, used = split_rows(N, 0)
+    Z = torch.randn(len(used), 2, generator=torch.Generator().manual_seed(1))
     ask(side, 0, Z)
     _, _, largest = ask(side, 1, Z)
     (found,) = ask(side, 2, largest)
-    assert found.shape == (1, held.shape[1], 2 * N_LIMITS)
+    assert found.shape == (len(held), 2 * N_LIMITS)
     return side, Z
 
 
 def test_rows_held_out_are_predicted_once() -> None:
     """Of limits that a server chose again, features would stand out one by one."""
     side, _ = mmvfl_at_its_end()
-    with pytest.raises(ProtocolError, match=r"limits \[0.37.*\] of 0 to 11"):
-        ask(side, 3, torch.tensor([[0.37]]))
+    with pytest.raises(ProtocolError, match=r"limit 0\.37.* of 0 to 11"):
+        ask(side, 3, torch.tensor([0.37]))
     side, Z = mmvfl_at_its_end()
     with pytest.raises(ProtocolError, match="arrays of shapes"):
         ask(side, 3, Z)
@@ -356,16 +356,16 @@ def test_rows_held_out_are_predicted_once() -> None:
 def test_a_limit_that_there_is_not_is_refused(place: int) -> None:
     side, _ = mmvfl_at_its_end()
     with pytest.raises(ProtocolError, match="of 0 to 11"):
-        ask(side, 3, torch.tensor([[place]], dtype=torch.int32))
+        ask(side, 3, torch.tensor([place], dtype=torch.int32))
 
 
 def test_rounds_are_of_one_number_of_classes_and_come_first() -> None:
-    side, n = a_side("mmvfl"), split_rows(N, (0,))[1].shape[1]
+    side, n = a_side("mmvfl"), len(split_rows(N, 0)[1])
     with pytest.raises(ProtocolError, match="arrays of shapes"):
-        ask(side, 0, torch.ones(1, 1))
-    ask(side, 0, torch.randn(1, n, 2))
+        ask(side, 0, torch.ones(1))
+    ask(side, 0, torch.randn(n, 2))
     with pytest.raises(ProtocolError, match="arrays of shapes"):
-        ask(side, 1, torch.randn(1, n, 9))
+        ask(side, 1, torch.randn(n, 9))
 
 
 def test_a_largest_slope_below_its_own_moves_no_row() -> None:
@@ -403,9 +403,9 @@ def test_a_party_with_bins_of_one_row_reads_every_label(
     found: list[Tensor] = []
     counted = FilterParty.counted
 
-    def curious(party: FilterParty, counts: list[Tensor]) -> Any:
+    def curious(party: FilterParty, counts: Tensor) -> Any:
         if party.own.party == "party0":
-            found.append(counts[0][party.bins[0].codes[0]].argmax(dim=1))
+            found.append(counts[party.bins.codes[0]].argmax(dim=1))
         return counted(party, counts)
 
     monkeypatch.setattr(FilterParty, "counted", curious)
@@ -424,12 +424,12 @@ def test_a_lying_server_of_mmvfl_reads_the_columns_up_to_a_mixture(
     server.welcome(seeds=(0,))
     server.align()
     server.prepare()
-    _, used = split_rows(len(TRAIN), (0,))
-    X = training(server.party).party.X_train[0, used[0]]
+    _, used = split_rows(len(TRAIN), 0)
+    X = training(server.party).party.X_train[used]
     generator = torch.Generator().manual_seed(0)
-    Z = torch.randn(1, len(X), X.shape[1], generator=generator)
+    Z = torch.randn(len(X), X.shape[1], generator=generator)
     shown, _, _ = ask(server.party, 0, Z)
-    mixed = 2 * shown[0] - Z[0]  # X W
+    mixed = 2 * shown - Z  # X W
     known, others = slice(0, X.shape[1]), slice(X.shape[1], None)
     back = torch.linalg.solve(mixed[known].double(), X[known].double())
     torch.testing.assert_close(
@@ -440,16 +440,16 @@ def test_a_lying_server_of_mmvfl_reads_the_columns_up_to_a_mixture(
 def test_predictions_at_neighbouring_limits_tell_single_columns() -> None:
     """To an honest server, too: a weight times the column, of rows held out."""
     side = a_side("mmvfl")
-    held, used = split_rows(N, (0,))
-    X = side.X_train[0]
+    held, used = split_rows(N, 0)
+    X = side.X_train
     weights = torch.tensor([1.0, 0.4, 0.15, 0.06])  # of the columns, in the labels
-    Z = (X[used[0]] @ weights).view(1, -1, 1)
+    Z = (X[used] @ weights).view(-1, 1)
     ask(side, 0, Z)
     _, _, largest = ask(side, 1, Z)
     (found,) = ask(side, 2, largest)
-    steps = found[0].diff(dim=1).T  # (limits - 1, rows held out)
+    steps = found.diff(dim=1).T  # (limits - 1, rows held out)
     moved = steps[steps.abs().amax(dim=1) > 1e-4]
-    alike = torch.corrcoef(torch.cat([moved, X[held[0]].T]))[: len(moved), len(moved) :]
+    alike = torch.corrcoef(torch.cat([moved, X[held].T]))[: len(moved), len(moved) :]
     rows, columns = (alike.abs() > 0.999).nonzero().T
     assert len(columns.unique()) == len(rows) >= 2
 
@@ -480,11 +480,11 @@ def test_a_lying_server_of_counterfactual_sees_the_network_at_other_places() -> 
     side = a_side("counterfactual", price=0.99, search_step_size=1.0)
     (before,) = ask(side, 0)
     gradient = torch.zeros_like(before)
-    gradient[:, :, 0] = 1.0
+    gradient[:, 0] = 1.0
     (slopes,) = ask(side, 1, gradient)
     (after,) = ask(side, 2, slopes)
     protocol: Any = side._queries._protocol
-    moved = protocol.changes.delta[0] != 0
+    moved = protocol.changes.delta != 0
     assert after.dtype == torch.float32
     assert (moved.sum(dim=1) == 1).float().mean() > 0.9
-    assert ((after - before)[0].abs().amax(dim=1) > 0).all()
+    assert ((after - before).abs().amax(dim=1) > 0).all()

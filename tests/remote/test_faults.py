@@ -512,7 +512,7 @@ def test_false_signs_of_life_are_cut_off(change):
 @pytest.mark.parametrize("value", [1e30, -1.1e6, float("nan"), float("-inf")])
 def test_a_party_refuses_a_gradient_beyond_bounds(value):
     handled: list[Any] = []
-    block = Block(torch.tensor([[[0.0, value]]]), (2,))
+    block = Block(torch.tensor([[0.0, value]]))
     with a_hub() as hub:
         side = Simple(hub, "clinic", handled.append)
         until(lambda: hub.connected)

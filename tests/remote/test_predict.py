@@ -473,7 +473,7 @@ def test_who_is_missing_is_named_or_stands_for_its_mean(folder):
         clinic = load(folder / "clinic").embed(
             a_frame("clinic").take(np.array(common()))
         )
-        mean = server.means["bank"].view(1, 1, -1)
+        mean = server.means["bank"].view(1, -1)
         assert alike(found.z, server.fuse([clinic, mean], len(places)))
 
 
@@ -1049,7 +1049,7 @@ def test_a_party_that_goes_at_every_request_costs_the_others_little(folder):
     assert len(asked) <= 2
 
 
-@pytest.mark.parametrize("change", ["float64", "widths", "rows"])
+@pytest.mark.parametrize("change", ["float64", "width", "rows"])
 def test_an_answer_of_another_form_is_refused(folder, change):
     with a_session(folder) as (predictor, sides):
         places = everybody(predictor)
@@ -1060,14 +1060,14 @@ def test_an_answer_of_another_form_is_refused(folder, change):
             reply = honest(rows)
             h = reply.block.values
             block = {
-                "float64": Block(h.double(), reply.block.widths),
-                "widths": Block(h, (0,)),
-                "rows": Block(h[:, :-1], reply.block.widths),
+                "float64": Block(h.double()),
+                "width": Block(h[:, :-1]),
+                "rows": Block(h[:-1]),
             }[change]
             return dataclasses.replace(reply, block=block)
 
         party._answer = other
-        with pytest.raises(PartyLostError, match=r"must be of (shape|widths) \("):
+        with pytest.raises(PartyLostError, match=r"must be of shape \("):
             predictor.predict(places)
 
 

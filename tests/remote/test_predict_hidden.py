@@ -135,7 +135,7 @@ def test_every_sum_that_the_server_asks_for_is_charged(folder):
         sizes = paths.order.sizes
         numbers = np.r_[0, len(paths.splits), 7, sizes, np.full(len(sizes), -1)]
         said = (everybody(predictor)[:1], numbers, own.places)
-        arrays = tuple(torch.from_numpy(one).unsqueeze(0) for one in said)
+        arrays = tuple(map(torch.from_numpy, said))
         before = told(folder, name)
         sides[name].party.handle(messages.Query("predict", PathStep.KEYS, arrays))
         new = set(told(folder, name)) - set(before)
@@ -150,7 +150,7 @@ def test_steps_that_a_policy_does_not_have_may_bring_nothing(folder):
     with a_session(folder, parties=usual) as (_, sides):
         due = sides["bank"].party.due()
     assert due.kinds[messages.Query].n_bytes == 0
-    data = codec.encode(WireFrame(messages.Query("predict", 0, (torch.ones(1, 9),)), 1))
+    data = codec.encode(WireFrame(messages.Query("predict", 0, (torch.ones(9),)), 1))
     with pytest.raises(NotDueError, match=r"policy.predict_inference.*'fed-eini'"):
         codec.decode(data, due.accept)
 
@@ -172,7 +172,7 @@ def test_whatever_cannot_be_done_is_a_sentence(folder, monkeypatch, error):
 
     with a_session(folder, parties=ALLOWED, inference="fed-eini") as (predictor, sides):
         monkeypatch.setattr(PathParty, "answer", fail)
-        rows = torch.from_numpy(everybody(predictor)[:3]).unsqueeze(0)
+        rows = torch.from_numpy(everybody(predictor)[:3])
         with pytest.raises(ProtocolError, match=r"'bank' cannot do what it was asked"):
             sides["bank"].party.handle(messages.Query("predict", 0, (rows,)))
 

@@ -165,7 +165,7 @@ def test_a_background_has_the_mean_that_the_server_has(trained):
         part = trained / name / "networks" / "seed-0" / f"party{place}"
         kept, net = background.read_background(part), load(trained / name).net
         assert kept is not None
-        own = kept.weights @ net(kept.rows.unsqueeze(0))[0].detach().double()
+        own = kept.weights @ net(kept.rows).detach().double()
         assert np.allclose(own, server.means[name], atol=1e-3)
         assert not np.allclose(own, mean_embedding(net, 3 * kept.rows), atol=1e-3)
 
@@ -373,10 +373,10 @@ def test_curves_of_effects_follow_the_column(folder, a_clinic):
     rows = a_frame("clinic").take(order("clinic"))
     places = np.linspace(0, rows.n_rows - 1, 200).round().astype(int)
     rows = rows.take(places)
-    before = model.embed(rows)[0].numpy() @ mean
+    before = model.embed(rows).numpy() @ mean
     numeric = rows.numeric.copy()
     numeric[:, 0] = age["values"][-1]
-    after = model.embed(dataclasses.replace(rows, numeric=numeric))[0].numpy() @ mean
+    after = model.embed(dataclasses.replace(rows, numeric=numeric)).numpy() @ mean
     assert age["effects"][-1] == pytest.approx((after - before).mean(), abs=1e-4)
 
 

@@ -229,7 +229,7 @@ def at_first(server, number=0):
     plan = server.plans[0]
     reply = server.party.handle(Begin(plan, 0))
     values = torch.full_like(sent(reply), float(number))
-    after = server.party.handle(Descend(plan.stage, Block(values, reply.block.widths)))
+    after = server.party.handle(Descend(plan.stage, Block(values)))
     return sent(reply), sent(after)
 
 
@@ -278,8 +278,7 @@ def test_a_row_is_scored_once_an_epoch(tmp_path):
     ask = Embed("evaluate", "test")
     first = sent(server.party.handle(ask))
     assert torch.equal(sent(server.party.handle(ask)), first)
-    plan, width = server.plans[0], first.shape[2]
-    gradient = Block(torch.ones(1, 40, width), (width,))
+    plan, gradient = server.plans[0], Block(torch.ones(40, first.shape[1]))
     server.party.handle(Descend(plan.stage, gradient))
     for bits in (32, 16):  # of other bits, once, it was a look at another place
         with refused("a step goes 1 way at most"):
@@ -621,15 +620,15 @@ def test_a_server_that_goes_on_pays_for_the_steps_that_come_again(tmp_path, sent
 
 def test_noise_on_gradients_is_of_a_secret_and_of_what_it_is_on(tmp_path, hub):
     """Once, it came of the common seed, by which each party could take it off."""
-    labels_of = Labels(torch.zeros(1, 3), "binary", (0,), private=(SECRET + 1,))
+    labels_of = Labels(torch.zeros(3), "binary", 0, private=SECRET + 1)
     defence = GradientDefence("gaussian", 1.0, 1.0)
     own, other, flat = (
-        replace(labels_of, defence=defence, private=(seed,)).released(slope, "train", 0)
+        replace(labels_of, defence=defence, private=seed).released(slope, "train", 0)
         - slope
         for seed, slope in (
-            (SECRET + 1, torch.zeros(1, 3, 1)),
-            (SECRET + 2, torch.zeros(1, 3, 1)),
-            (SECRET + 1, torch.full((1, 3, 1), 1e-3)),
+            (SECRET + 1, torch.zeros(3, 1)),
+            (SECRET + 2, torch.zeros(3, 1)),
+            (SECRET + 1, torch.full((3, 1), 1e-3)),
         )
     )
     assert not torch.isclose(own, other, atol=1e-4).any()
@@ -754,7 +753,7 @@ def test_predictions_of_training_rows_have_noise(folder):
     party.close()
     frame = predict.a_frame("clinic").take(predict.order("clinic"))
     exact = torch.as_tensor(load(folder / "clinic", 0).embed(frame))
-    noise = (own[0] - exact).std()
+    noise = (own - exact).std()
     assert noise == pytest.approx(20.0, rel=0.3)
 
 
@@ -764,7 +763,7 @@ def opened(folder, seeds=(0,), n_rows=None):
     party = predict.a_party("clinic", folder, rows=rows, embedding_noise=20.0)
     released = party.models.opened(SimpleNamespace(seeds=seeds), party.budget.secret).h
     party.close()
-    return np.asarray(released[0].numpy())
+    return np.asarray(released.numpy())
 
 
 def test_a_request_with_one_row_more_gives_no_second_noise(folder):
@@ -785,7 +784,7 @@ def test_a_request_with_one_row_more_gives_no_second_noise(folder):
 
 def clear_of(folder, seed=0):
     frame = predict.a_frame("clinic").take(predict.order("clinic"))
-    return load(folder / "clinic", seed).embed(frame)[0].numpy().clip(-1, 1)
+    return load(folder / "clinic", seed).embed(frame).numpy().clip(-1, 1)
 
 
 def test_the_same_prediction_has_the_same_noise_a_hundred_times(folder):

@@ -1198,7 +1198,7 @@ def test_a_party_that_lost_its_folder_cannot_go_on(tmp_path):
 
 
 def shorter(block):
-    return Block(block.values[:, :-1], block.widths)
+    return Block(block.values[:-1])
 
 
 def stretched(block, factor):
@@ -1211,21 +1211,16 @@ FAULTS = {  # by what is said of them
     "A block must be of shape": lambda reply: replace(
         reply, block=shorter(reply.block)
     ),
-    "float64": lambda reply: replace(
-        reply, block=Block(reply.block.values.double(), reply.block.widths)
-    ),
-    "A block must be of widths (4,). Got (3,)": lambda reply: replace(
-        reply, block=Block(reply.block.values, (reply.block.widths[0] - 1,))
-    ),
+    "float64": lambda reply: replace(reply, block=Block(reply.block.values.double())),
     "values that are not finite": lambda reply: replace(
         reply, block=stretched(reply.block, np.inf)
     ),
     "above 1e+06": lambda reply: replace(reply, block=stretched(reply.block, 1e30)),
     "must be in 8 bits a value. Got 32": lambda reply: replace(
-        reply, block=Block(reply.block.values, reply.block.widths)
+        reply, block=Block(reply.block.values)
     ),
     "A reply must be of stage": lambda reply: replace(reply, stage="joint_lasso"),
-    "A reply must be Embedding. Got Done": lambda reply: Done(reply.stage, (False,)),
+    "A reply must be Embedding. Got Done": lambda reply: Done(reply.stage),
     "must be of the next step": lambda reply: replace(reply, ahead=not reply.ahead),
 }
 
@@ -1551,7 +1546,7 @@ def test_rows_in_any_order_are_aligned(tmp_path, monkeypatch, mode):
     for name, party in parties.items():  # the rows of the same people, in that order
         assert np.array_equal(party.state.rows.numeric, a_table(name, order).numeric)
         run = party.state.run
-        places = run.party._data.places[0].numpy()  # in its own file
+        places = run.party._data.places.numpy()  # in its own file
         assert np.array_equal(rows[name][places], order[run.prepared.rows.train])
     assert result.runs[0]["accuracy"]["final"] > 0.5
 
@@ -1579,7 +1574,7 @@ def test_rows_outside_are_for_a_method_that_uses_them(tmp_path, method):
             assert alone is None
             continue
         cells = np.float32(a_table(name, outside).numeric)
-        assert np.array_equal(alone[0].numpy(), cells)
+        assert np.array_equal(alone.numpy(), cells)
 
 
 def test_the_overlap_is_found_and_not_set(tmp_path):

@@ -171,10 +171,10 @@ def most_of_a_row(recording: Recording, n_rows: int) -> tuple[float, float]:
             request = one.requests[party]
             is_test = isinstance(request, messages.Embed) and request.rows == "test"
             if isinstance(reply, messages.Embedding) and not is_test:
-                up[party] += reply.block.values.shape[1]
+                up[party] += len(reply.block.values)
         for party, request in one.requests.items():
             if isinstance(request, messages.Descend):
-                down[party] += request.gradient.values.shape[1]
+                down[party] += len(request.gradient.values)
     return (max(up.values()) / n_rows, max(down.values()) / n_rows)
 
 

@@ -74,7 +74,7 @@ def test_a_party_that_kept_nothing_in_some_seeds(table):
             removed=(*party.kept, *party.removed),
             encoding=party.encoding.narrow(()),
             net=party.net.narrow(
-                torch.zeros(1, len(party.encoding.groups), dtype=torch.bool)
+                torch.zeros(len(party.encoding.groups), dtype=torch.bool)
             ),
             constant=torch.arange(party.n_components, dtype=torch.float32),
         )
@@ -106,8 +106,8 @@ def test_seeds_that_draw_curves_have_pieces_of_their_own():
     nets = [run.model.parties[1].net for run in runs]
     assert any(net.pieces is not None for net in nets)
     whole = check(runs, table.drop(columns="label")).parties[1].net
-    assert whole.pieces.shape[2] == sum(
-        n.pieces.shape[2] for n in nets if n.pieces is not None
+    assert whole.pieces.shape[1] == sum(
+        n.pieces.shape[1] for n in nets if n.pieces is not None
     )
 
 

@@ -136,13 +136,17 @@ def test_only_the_seeds_concerned_are_named(monkeypatch):
     """Everything removed with one seed, nothing with another, some with a third."""
     original = simulate.simulate
     lams = {0: 1e6, 1: 0.0, 2: 0.1}
+    lasso = {"party_epochs": 8, "party_step_size": 0.05}
 
-    def each_its_own(job, seeds, *more):
-        replicas = [simulate.Replica(seed, lam_party=lams[seed]) for seed in seeds]
-        return original(job, replicas, *more)
+    def each_its_own(job, seeds, *more, **how):
+        runs = []
+        for seed in seeds:
+            own = a_job("local-lasso", lam_party=lams[seed], **lasso)
+            runs += original(own, [seed], *more, **how)
+        return runs
 
     monkeypatch.setattr(simulate, "simulate", each_its_own)
-    job = a_job("local-lasso", party_epochs=8, party_step_size=0.05)
+    job = a_job("local-lasso", **lasso)
     with pytest.warns(LessVFLWarning) as said:
         experiment.run(job, [0, 1, 2])
     assert [str(warning.message) for warning in said] == [
@@ -180,15 +184,14 @@ def test_trees_that_keep_nothing_say_how_few_a_party_can_keep(
 def test_every_run_is_handed_over_before_the_next_begins(monkeypatch):
     job = a_job("less-vfl-auto")
     done: list[simulate.Run] = []
-    assert job.settings.config.schedule == "watched"  # every seed on its own
-    collect = simulate._Batch._collect
+    run_seed = simulate._run_seed
 
-    def fails_at_the_third(self, r, *more):
-        if self.replicas[r].seed == 2:
+    def fails_at_the_third(job, settings, seed, *more):
+        if seed == 2:
             raise RuntimeError("no more")
-        return collect(self, r, *more)
+        return run_seed(job, settings, seed, *more)
 
-    monkeypatch.setattr(simulate._Batch, "_collect", fails_at_the_third)
+    monkeypatch.setattr(simulate, "_run_seed", fails_at_the_third)
     with pytest.raises(RuntimeError, match="no more"):
         experiment.run(job, [0, 1, 2, 3], done=done.append)
     assert [run.numbers["seed"] for run in done] == [0, 1]

@@ -170,7 +170,7 @@ def embeddings(model, rows: pd.DataFrame) -> dict[str, Any]:
         assert [one.name for one in graph.get_inputs()] == list(party.encoding.names)
         assert {tuple(one.shape) for one in graph.get_inputs()} <= {("N", 1)}
         (h,) = graph.run(None, feed(graph, rows))
-        expected = party.embed(frame)[0].numpy()
+        expected = party.embed(frame).numpy()
         assert h.dtype == expected.dtype
         np.testing.assert_allclose(h, expected, rtol=1e-5, atol=1e-5)
         found[party.name] = h
@@ -220,7 +220,7 @@ def test_days_of_the_calendar():
     rows = pd.concat([a_table()[:1]] * len(texts), ignore_index=True)
     rows["seen"] = texts
     (h,) = graph.run(None, feed(graph, rows))
-    expected = party.embed(data.frame_of(rows))[0].numpy()
+    expected = party.embed(data.frame_of(rows)).numpy()
     np.testing.assert_allclose(h, expected, rtol=1e-5, atol=1e-5)
     assert len(np.unique(h.round(5), axis=0)) > 1000
 
@@ -343,7 +343,7 @@ def test_knots_are_met_exactly():
     rows["tail"] = between
     graph = session(party_file(party, "onnx"))
     (h,) = graph.run(None, feed(graph, rows))
-    expected = party.embed(data.frame_of(rows))[0].numpy()
+    expected = party.embed(data.frame_of(rows)).numpy()
     np.testing.assert_allclose(h, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -568,7 +568,7 @@ def test_splits_as_json_send_raw_cells_the_same_way(method):
         told = json.loads(party_file(party, "json"))
         assert told["party"] == party.name
         assert {split["column"] for split in told["splits"]} <= set(told["features"])
-        expected = party.embed(data.frame_of(rows))[0].numpy() > 0
+        expected = party.embed(data.frame_of(rows)).numpy() > 0
         assert len(told["splits"]) == expected.shape[1]
         for split in told["splits"]:
             if split.get("part") == "days":
@@ -587,7 +587,7 @@ def test_trees_as_json_lead_to_the_same_predictions(task, method):
     model = grown(task, method)
     told = json.loads(fusion_file(model, "json"))
     frame = data.frame_of(rows)
-    said = {p.name: p.embed(frame)[0].expand(len(rows), -1) > 0 for p in model.parties}
+    said = {p.name: p.embed(frame).expand(len(rows), -1) > 0 for p in model.parties}
     z = np.tile(told["start"], (len(rows), 1))
     for tree in told["trees"]:
         for row in range(len(rows)):

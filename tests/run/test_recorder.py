@@ -107,13 +107,13 @@ class Answering:
     ],
 )
 def test_diverged_networks_are_named(blocks, factor, who):
-    y = torch.zeros(1, 3)
+    y = torch.zeros(3)
     problem = data.prepare(a_dataset(), data.DataConfig(), parties=2)
-    recorder = Recorder([problem], y, y, lambda event: None, evaluation="epochs")
-    values = [torch.full((1, 3, 1), value) for value in blocks]
+    recorder = Recorder(problem, y, y, lambda event: None, evaluation="epochs")
+    values = [torch.full((3, 1), value) for value in blocks]
     answering: object = Answering(*values)
     recorder._server = answering  # type: ignore[assignment]
-    event = Event("train", 2, 5, lambda H: H[:, :, :1] * factor + H[:, :, 1:])
+    event = Event("train", 2, 5, lambda H: H[:, :1] * factor + H[:, 1:])
     with pytest.raises(DivergenceError) as error:
         recorder(event)
     assert str(error.value).startswith(f"The output of {who} must stay finite.")
@@ -122,7 +122,7 @@ def test_diverged_networks_are_named(blocks, factor, who):
 
 # ------------------------------------------------------------------ who would be missed
 
-WEIGHTS = np.array([[1.0, -2.0, 0.5], [0.3, 0.1, 2.0]])  # of the fusion network, (R, E)
+WEIGHTS = np.array([1.0, -2.0, 0.5])  # of the fusion network, (E,)
 N_EPOCHS = 5
 
 
@@ -135,10 +135,10 @@ class Telling(Answering):
     def __init__(self, n_test=40, n_train=60, dtype=torch.float64, silent=None):
         rng = np.random.default_rng(3)
         self.rows = {"test": n_test, "train": n_train}
-        self.ledger = Ledger(2)
+        self.ledger = Ledger()
         self.asked = []
         self.values = {
-            rows: [rng.normal(1, 2, size=(2, n, size)) for size in (2, 1)]
+            rows: [rng.normal(1, 2, size=(n, size)) for size in (2, 1)]
             for rows, n in self.rows.items()
         }
         if silent is not None:
@@ -150,12 +150,12 @@ class Telling(Answering):
         self.asked.append((stage, rows))
         some = parts(self.rows[rows])[part]
         blocks = self.values[rows]
-        return [torch.tensor(block[:, some], dtype=self.dtype) for block in blocks]
+        return [torch.tensor(block[some], dtype=self.dtype) for block in blocks]
 
 
 def fuse(H):
-    """Return the logit or the prediction of hand-made networks, (R, n, 1)."""
-    return (H * torch.tensor(WEIGHTS, dtype=H.dtype).unsqueeze(1)).sum(2, keepdim=True)
+    """Return the logit or the prediction of a hand-made network, (n, 1)."""
+    return (H * torch.tensor(WEIGHTS, dtype=H.dtype)).sum(1, keepdim=True)
 
 
 def auc(z, y):
@@ -183,10 +183,10 @@ def watched(telling, task="binary", threshold=None, epoch=N_EPOCHS):
     rng = np.random.default_rng(5)
     labels = {}
     for rows, n in telling.rows.items():
-        drawn = rng.normal(size=(2, n))
+        drawn = rng.normal(size=n)
         labels[rows] = drawn if task == "regression" else (drawn > 0).astype(float)
     y_train, y_test = (torch.tensor(labels[rows]) for rows in ("train", "test"))
-    recorder = Recorder([problem] * 2, y_train, y_test, lambda e: None, "epochs")
+    recorder = Recorder(problem, y_train, y_test, lambda e: None, "epochs")
     recorder.attach(telling, ())
     recorder(Event("train", epoch, N_EPOCHS, fuse))
     return recorder, labels
@@ -213,23 +213,21 @@ def test_the_score_without_a_party_by_its_definition(task, threshold, n_test):
     recorder, labels = watched(telling, task, threshold)
     rows = "test" if n_test else "train"
     offset = 0.0 if threshold is None else np.log(threshold[0] / threshold[1])
-    for r in (0, 1):
-        found = recorder.without[r]
-        assert list(found) == ["a", "b"]
-        for m, name in enumerate(("a", "b")):
-            blocks = [block[r].copy() for block in telling.values[rows]]
-            mean = telling.values["train"][m][r].mean(axis=0)
-            assert recorder.means[name][r].numpy() == pytest.approx(mean)
-            blocks[m][:] = mean
-            z = np.concatenate(blocks, axis=1) @ WEIGHTS[r]
-            right = scores_of(z, labels[rows][r], task, offset)
-            assert found[name] == pytest.approx(right)
+    assert list(recorder.without) == ["a", "b"]
+    for m, name in enumerate(("a", "b")):
+        blocks = [block.copy() for block in telling.values[rows]]
+        mean = telling.values["train"][m].mean(axis=0)
+        assert recorder.means[name].numpy() == pytest.approx(mean)
+        blocks[m][:] = mean
+        z = np.concatenate(blocks, axis=1) @ WEIGHTS
+        right = scores_of(z, labels[rows], task, offset)
+        assert recorder.without[name] == pytest.approx(right)
 
 
 def test_means_on_the_way_hold_no_rows():
     """Once, the first row of a part kept all of its rows in memory."""
-    kept = [one.untyped_storage().nbytes() for one in _mean(torch.ones(2, 1000, 3))]
-    assert max(kept) <= 2 * 3 * 8
+    kept = [one.untyped_storage().nbytes() for one in _mean(torch.ones(1000, 3))]
+    assert max(kept) <= 3 * 8
 
 
 def test_the_value_of_parties_costs_no_message():
@@ -241,27 +239,25 @@ def test_the_value_of_parties_costs_no_message():
 def test_nobody_is_left_out_before_the_end():
     recorder, _ = watched(Telling(), epoch=4)
     assert recorder.means == {}
-    assert recorder.without == [None, None]
-    assert recorder.intervals == [{"intervals": None, "missed": None}] * 2
+    assert recorder.without is None
+    assert recorder.intervals == {"intervals": None, "missed": None}
 
 
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_scores_and_losses_have_intervals_around_them(task):
     recorder, _ = watched(Telling(200), task)
-    for found, curve, without in zip(
-        recorder.intervals, recorder.curves, recorder.without, strict=True
-    ):
-        score = "r2" if task == "regression" else "accuracy"
-        for name, ends in found["intervals"].items():
-            assert ends["low"] < curve[-1][name] < ends["high"]
-        assert list(found["missed"]) == ["a", "b"]
-        for party, ends in found["missed"].items():
-            loss = curve[-1][score] - without[party][score]
-            assert ends["loss"] == pytest.approx(loss)
-            assert ends["low"] <= loss <= ends["high"]
+    around, last = recorder.intervals, recorder.curve[-1]
+    score = "r2" if task == "regression" else "accuracy"
+    for name, ends in around["intervals"].items():
+        assert ends["low"] < last[name] < ends["high"]
+    assert list(around["missed"]) == ["a", "b"]
+    for party, ends in around["missed"].items():
+        loss = last[score] - recorder.without[party][score]
+        assert ends["loss"] == pytest.approx(loss)
+        assert ends["low"] <= loss <= ends["high"]
     silent, _ = watched(Telling(silent=0.9), task)
-    for found in silent.intervals:
-        assert found["missed"]["b"] == {"loss": 0.0, "low": 0.0, "high": 0.0}
+    nothing = {"loss": 0.0, "low": 0.0, "high": 0.0}
+    assert silent.intervals["missed"]["b"] == nothing
 
 
 def test_intervals_are_wider_where_rows_are_of_few_people():
@@ -290,7 +286,7 @@ def test_intervals_are_wider_where_rows_are_of_few_people():
 
 def test_without_test_rows_there_are_no_intervals():
     recorder, _ = watched(Telling(0))
-    assert recorder.intervals == [{"intervals": None, "missed": None}] * 2
+    assert recorder.intervals == {"intervals": None, "missed": None}
 
 
 @pytest.mark.usefixtures("_in_parts")
@@ -299,11 +295,11 @@ def test_without_test_rows_there_are_no_intervals():
 def test_who_always_says_the_same_is_not_missed(task, dtype):
     """To the bit, although the mean of equal numbers may be another number."""
     recorder, _ = watched(Telling(dtype=dtype, silent=0.9), task)
-    said = torch.full((2, 1), 0.9, dtype=dtype)
+    said = torch.full((1,), 0.9, dtype=dtype)
     assert recorder.means["b"].equal(said.double())
-    for found, curve in zip(recorder.without, recorder.curves, strict=True):
-        assert found["b"] == {name: curve[-1][name] for name in found["b"]}
-        assert found["a"] != found["b"]
+    without, last = recorder.without, recorder.curve[-1]
+    assert without["b"] == {name: last[name] for name in without["b"]}
+    assert without["a"] != without["b"]
 
 
 def test_the_value_of_parties_outlives_a_restart():
@@ -330,18 +326,18 @@ def test_many_components_are_looked_at_by_parts(monkeypatch, by_component):
     """As trees have them: 0 or 1, so that sums are exact in any order."""
     random = torch.Generator().manual_seed(0)
     shapes = (7, 4, 30)
-    blocks = [(torch.rand(1, 50, n, generator=random) < 0.4).float() for n in shapes]
-    blocks[0][..., 2] = 1.0
+    blocks = [(torch.rand(50, n, generator=random) < 0.4).float() for n in shapes]
+    blocks[0][:, 2] = 1.0
     if by_component:
-        blocks = [b.transpose(1, 2).contiguous().transpose(1, 2) for b in blocks]
+        blocks = [b.T.contiguous().T for b in blocks]
     whole, means = list(_joined(blocks)), [_mean(block) for block in blocks]
     assert len(whole) == 1
     for name, value in {"MANY": 3, "FEW": 2, "CELLS": 100}.items():
         monkeypatch.setattr(recorder, name, value)
     parts_ = list(_joined(blocks))
-    assert [part.shape[1] for part in parts_] == [2] * 25
-    assert torch.equal(torch.cat(parts_, dim=1), whole[0])
+    assert [len(part) for part in parts_] == [2] * 25
+    assert torch.equal(torch.cat(parts_), whole[0])
     for block, expected in zip(blocks, means, strict=True):
         for found, own in zip(_mean(block), expected, strict=True):
             assert torch.equal(found, own)
-    assert bool(means[0][2][0, 2])
+    assert bool(means[0][2][2])

@@ -46,12 +46,12 @@ def carried(
     own: Settings, problem: Problem, secret: int, begin: Callable[[], None]
 ) -> Recording:
     """Run a method with a server and parties of different secrets; keep messages."""
-    server = Builder(own, [PUBLIC], "cpu", private=[SECRET + secret])
-    party = Builder(own, [PUBLIC], "cpu", private=[SECRET + secret + 1])
+    server = Builder(own, PUBLIC, "cpu", private=SECRET + secret)
+    party = Builder(own, PUBLIC, "cpu", private=SECRET + secret + 1)
     parties = [
         party.party(
             table.name,
-            (party.rows([table.X_train]), party.rows([table.X_test])),
+            (party.rows(table.X_train), party.rows(table.X_test)),
             table.groups,
             table.features,
         )
@@ -60,9 +60,9 @@ def carried(
     recording = Recording()
     transport = recording.around(InProcess({one.name: one.handle for one in parties}))
     names = [one.name for one in parties]
-    all_parties = Parties(transport, names, Ledger(1))
+    all_parties = Parties(transport, names, Ledger())
     fusion = server.fusion_network(sum(all_parties.sizes.values()), 1)
-    labels = server.server_labels([problem])
+    labels = server.server_labels(problem)
     config = clamp_batch(own.config, len(problem.y_train))
     begin()
     run = methods.get(own.method).run
@@ -78,10 +78,10 @@ def carried(
 def fixed_noise(monkeypatch):
     """Put numbers that know no label in the place of dL/dz with noise."""
 
-    def release(self, slope, seeds, *name):
+    def release(self, slope, seed, *name):
         one = torch.Generator().manual_seed(zlib.crc32(repr(name).encode()))
         drawn = torch.randn(slope.shape, generator=one) - 0.5
-        return drawn.to(slope) / slope.shape[1]
+        return drawn.to(slope) / len(slope)
 
     monkeypatch.setattr(GradientDefence, "release", release)
 
@@ -168,7 +168,7 @@ def test_a_label_is_released_once_a_step_whatever_the_parties(monkeypatch):
     original, n_rows = GradientDefence.release, []
 
     def release(self, slope, *more):
-        n_rows.append(slope.shape[1])
+        n_rows.append(len(slope))
         return original(self, slope, *more)
 
     monkeypatch.setattr(GradientDefence, "release", release)
@@ -194,9 +194,9 @@ def read_first_labels(own: Settings, problem: Problem, secret: int) -> float:
         for request in one.requests.values()
         if isinstance(request, messages.Descend)
     )
-    _, n_rows, width = first.shape
-    known = Builder(own, [PUBLIC], "cpu").fusion_network(2 * width, 1)
-    slopes = first[0] @ known.input_weights.detach()[0, 0, :width]
+    n_rows, width = first.shape
+    known = Builder(own, PUBLIC, "cpu").fusion_network(2 * width, 1)
+    slopes = first @ known.input_weights.detach()[0, :width]
     guess = (slopes < 0).numpy()
     return float((guess == problem.y_train[:n_rows]).mean())
 

@@ -18,7 +18,6 @@ from lessvfl.core.passes import gradients
 from lessvfl.data import LabelConfig
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
-from lessvfl.run.build import Builder
 from lessvfl.run.fitted import load_model
 
 # Whole batches in float64: nothing depends on the order or the number of rows.
@@ -81,20 +80,18 @@ def test_a_weight_of_k_is_a_row_k_times(method, task):
 def test_a_weight_of_k_is_a_row_k_times_in_stage_2(task):
     n_outputs = 3 if task == "multiclass" else 1
     names = ("the server", torch.float64, torch.device("cpu"))
-    fusion = MLP.create((4, n_outputs), "tanh", (0,), *names)
-    H = torch.randn(1, 90, 4, dtype=torch.float64)
-    y = torch.as_tensor(a_dataset(task).y).unsqueeze(0)
+    fusion = MLP.create((4, n_outputs), "tanh", 0, *names)
+    H = torch.randn(90, 4, dtype=torch.float64)
+    y = torch.as_tensor(a_dataset(task).y)
     y = y if task == "multiclass" else y.double()
     rows = torch.arange(90).repeat_interleave(torch.as_tensor(TIMES))
-    weight = torch.as_tensor(TIMES / TIMES.mean()).unsqueeze(0)
-    huber_delta = torch.tensor([[0.7]]).double() if task == "regression" else None
+    weight = torch.as_tensor(TIMES / TIMES.mean())
+    huber_delta = 0.7 if task == "regression" else None
     found, expected = (
-        gradients(loss(slice(None)).sum(), fusion.parameters())
+        gradients(loss(slice(None)), fusion.parameters())
         for loss in (
-            stored_risk(fusion, H, Labels(y, task, (0,), weight, huber_delta)),
-            stored_risk(
-                fusion, H[:, rows], Labels(y[:, rows], task, (0,), None, huber_delta)
-            ),
+            stored_risk(fusion, H, Labels(y, task, 0, weight, huber_delta)),
+            stored_risk(fusion, H[rows], Labels(y[rows], task, 0, None, huber_delta)),
         )
     )
     assert all(map(torch.allclose, found, expected))
@@ -125,14 +122,12 @@ def test_weights_of_classes_are_those_of_their_rows(method):
     assert not same(by_class, alike)
 
 
-def test_every_replica_weighs_its_own_rows():
+def test_every_seed_weighs_its_own_rows():
     dataset = a_dataset(sample_weight=TIMES)
-    batch = run(dataset, class_weight="balanced", seeds=(0, 1))
+    both = run(dataset, class_weight="balanced", seeds=(0, 1))
     for seed in (0, 1):
         (alone,) = run(dataset, class_weight="balanced", seeds=(seed,))
-        rows = dataset.X
-        found = batch[seed].model.decide(rows)
-        assert found == pytest.approx(alone.model.decide(rows), abs=1e-5)
+        assert same(both[seed], alone)
 
 
 # ---------------------------------------------------------------------------- threshold
@@ -305,17 +300,3 @@ def test_enormous_labels_do_not_spoil_a_huber_fit(method):
     assert r2(huber.model) > 0.9
     assert r2(auto.model) == r2(huber.model)
     assert r2(squared.model) < 0.5
-
-
-def test_seeds_of_one_batch_may_differ_in_weights_and_loss():
-    X = np.arange(16.0).reshape(8, 2)
-    dataset = data.from_arrays(X, np.arange(8.0), task="regression")
-    settings = profiles.resolve("plain", "default", dataset, {"loss": "squared"})
-    plain = simulate.Job(dataset, settings, parties=2).problem(0)
-    bent = replace(plain, huber_delta=1.5, weight=np.linspace(0.5, 1.5, 6))
-    labels = Builder(settings, [0, 1], "cpu").server_labels([plain, bent])
-    z = torch.linspace(-3, 3, 12).view(2, 6, 1)
-    for replica, problem in enumerate((plain, bent)):
-        alone = Builder(settings, [replica], "cpu").server_labels([problem])
-        both = labels.of(replica).losses(z[replica : replica + 1])
-        assert torch.equal(both, alone.losses(z[replica : replica + 1]))

@@ -13,25 +13,21 @@ from lessvfl.wire.messages import Block, Embedding
 from lessvfl.wire.parties import bill_line
 
 
-def everything(values):
-    return torch.ones(values.shape[0], values.shape[-1], dtype=torch.bool)
-
-
-def encode(values, bits, seeds=(0,), mask=None, name="a test"):
-    coded, rounded = coding.encode(values, bits, mask, seeds, name)
+def encode(values, bits, name="a test"):
+    coded, rounded = coding.encode(values, bits, 0, name)
     assert torch.equal(rounded, coded.values(values.dtype))
     return coded
 
 
 def encode_values(values, bits):
-    return coding.encode(values, bits, None, (0,), "a test")[1]
+    return coding.encode(values, bits, 0, "a test")[1]
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
-@pytest.mark.parametrize("shape", [(1, 7, 3), (1, 1, 1), (2, 4, 5)])
+@pytest.mark.parametrize("shape", [(7, 3), (1, 1), (4, 5)])
 def test_packed_levels_come_back(bits, shape):
     values = torch.randn(shape)
-    coded = encode(values, bits, seeds=tuple(range(shape[0])))
+    coded = encode(values, bits)
     packed = coded.packed()
     assert len(packed) == coding.n_bytes(values.numel(), bits)
     back = coding.unpack(packed.numpy(), shape, coded.low, coded.step, bits)
@@ -41,78 +37,74 @@ def test_packed_levels_come_back(bits, shape):
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
 def test_no_value_moves_by_more_than_a_level(bits):
-    values = torch.randn(1, 50, 4)
+    values = torch.randn(50, 4)
     coded = encode(values, bits)
     step = (values.max() - values.min()) / (2**bits - 1)
     assert (coded.values(values.dtype) - values).abs().max() <= step * 1.01
 
 
 def test_rounding_has_no_bias():
-    values = torch.tensor([[[0.0, 0.3, 0.5, 0.9, 15.0]]])
+    values = torch.tensor([[0.0, 0.3, 0.5, 0.9, 15.0]])
     found = [encode(values, 4, name=str(i)).values(values.dtype) for i in range(4000)]
     assert torch.stack(found).mean(dim=0) == pytest.approx(values, abs=0.03)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_errors_of_a_column_do_not_add_up(bits):
-    values = torch.randn(1, 5000, 3, dtype=torch.float64).float()
+    values = torch.randn(5000, 3, dtype=torch.float64).float()
     coded = encode(values, bits)
-    errors = (coded.values(torch.float64) - values.double())[0].cumsum(dim=0)
+    errors = (coded.values(torch.float64) - values.double()).cumsum(dim=0)
     assert errors.abs().max() <= 1.01 * float(coded.step)
     assert errors.abs().max() > 0.5 * float(coded.step)
 
 
-def test_the_draws_come_from_the_name_alone():
-    values = torch.randn(1, 20, 4)
-    one, same, other = (encode(values, 8, name=n).levels for n in ("a", "a", "b"))
+def test_the_draws_come_from_the_seed_and_the_name_alone():
+    values = torch.randn(20, 4)
+    one, same, other, elsewhere = (
+        coding.encode(values, 8, seed, name)[0].levels
+        for seed, name in ((0, "a"), (0, "a"), (0, "b"), (1, "a"))
+    )
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
-
-
-def test_a_replica_is_coded_as_if_it_were_alone():
-    values = torch.randn(2, 10, 3)
-    mask = torch.tensor([[True, True, True], [True, False, True]])
-    both = Block.in_bits(values, (3, 2), 8, mask, (4, 5), "x")
-    alone = Block.in_bits(values[1:, :, [0, 2]], (2,), 8, mask[:1, :2], (5,), "x")
-    assert torch.equal(both.values[1][:, [0, 2]], alone.values[0])
-    assert torch.equal(both.values[1, :, 1], torch.zeros(10))
+    assert not torch.equal(one, elsewhere)
 
 
 def test_blocks_rounded_in_one_go_are_as_if_alone():
-    blocks, names = torch.randn(3, 2, 10, 4).unbind(), [("a",), ("b",), ("c",)]
-    together = coding.encode_alike(blocks, 8, (4, 5), names)
+    blocks, names = torch.randn(3, 10, 4).unbind(), [("a",), ("b",), ("c",)]
+    together = coding.encode_alike(blocks, 8, 4, names)
     for block, name, (coded, rounded) in zip(blocks, names, together, strict=True):
-        alone, values = coding.encode(block, 8, None, (4, 5), *name)
+        alone, values = coding.encode(block, 8, 4, *name)
         assert torch.equal(coded.levels, alone.levels)
         assert torch.equal(coded.low, alone.low)
         assert torch.equal(coded.step, alone.step)
         assert torch.equal(rounded, values)
 
 
-def test_a_block_without_values_is_empty():
-    for shape, widths in (((2, 0, 3), (3, 3)), ((2, 5, 0), (0, 0))):
-        mask = torch.ones(2, shape[2], dtype=torch.bool)
-        block = Block.in_bits(torch.zeros(shape), widths, 8, mask, (0, 1), "x")
-        assert block.values.shape == shape
-        assert block.coded is not None
-        assert torch.equal(block.coded.step, torch.zeros(2))
+@pytest.mark.parametrize("shape", [(0, 3), (5, 0)])
+def test_a_block_without_values_is_empty_and_costs_nothing(shape):
+    block = Block.in_bits(torch.zeros(shape), 8, 0, "x")
+    assert block.values.shape == shape
+    assert block.coded is None
+    line = bill_line("a", Embedding("train", block))
+    assert line is not None
+    assert (line.payload_bytes, line.n_values) == (0, 0)
 
 
 def test_what_is_not_finite_is_not_made_finite():
-    values = torch.randn(1, 6, 2)
+    values = torch.randn(6, 2)
     for bad in (float("inf"), float("nan")):
-        values[0, 3, 1] = bad
+        values[3, 1] = bad
         assert not encode_values(values, 8).isfinite().all()
 
 
 def test_a_constant_block_stays_what_it_is():
-    values = torch.full((1, 6, 2), 3.25)
+    values = torch.full((6, 2), 3.25)
     assert torch.equal(encode(values, 8).values(values.dtype), values)
 
 
 def test_32_bits_are_the_values_themselves():
-    values = torch.randn(1, 4, 2)
-    block = Block.in_bits(values, (2,), 32, everything(values), (0,))
+    values = torch.randn(4, 2)
+    block = Block.in_bits(values, 32, 0)
     assert block.coded is None
     assert block.values is values
     assert block.bits == 32
@@ -120,20 +112,20 @@ def test_32_bits_are_the_values_themselves():
 
 @pytest.mark.parametrize(("bits", "paid"), [(4, 14), (8, 20), (16, 32), (32, 48)])
 def test_the_bill_counts_what_travels(bits, paid):
-    values = torch.randn(1, 4, 3)
-    block = Block.in_bits(values, (3,), bits, everything(values), (0,))
-    ledger = Ledger(1)
-    line = bill_line("a", Embedding("train", block), (True,))
+    values = torch.randn(4, 3)
+    block = Block.in_bits(values, bits, 0)
+    ledger = Ledger()
+    line = bill_line("a", Embedding("train", block))
     assert line is not None
     ledger.bill(line)
-    assert ledger.direction_bytes(0, "up") == paid
+    assert ledger.direction_bytes("up") == paid
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_wire_carries_the_levels_and_gives_the_same_bits(bits, dtype):
-    values = torch.randn(1, 33, 3, dtype=dtype)
-    block = Block.in_bits(values, (3,), bits, everything(values), (0,))
+    values = torch.randn(33, 3, dtype=dtype)
+    block = Block.in_bits(values, bits, 0)
     data = codec.encode(WireFrame(Embedding("train", block), 1))
     n_body = codec.HEAD.unpack_from(data)[-1]
     assert n_body == coding.n_bytes(99, bits) + coding.END_BYTES

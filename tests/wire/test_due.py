@@ -51,9 +51,7 @@ def frame(message: object) -> bytes:
 
 
 def a_block(n_rows: int = 4, bits: int = 32) -> messages.Block:
-    values = torch.rand(1, n_rows, 2)
-    mask = torch.ones(1, 2, dtype=torch.bool)
-    return messages.Block.in_bits(values, (2,), bits, mask, (0,), "due")
+    return messages.Block.in_bits(torch.rand(n_rows, 2), bits, 0, "due")
 
 
 def rude(memory, mib: int = 16) -> bytes:
@@ -245,7 +243,7 @@ def test_a_lie_about_the_shape_of_levels_is_no_way_around_the_bound():
     head = codec.HEAD.unpack_from(data)
     cut = codec.HEAD_BYTES + head[5]
     fields = json.loads(data[codec.HEAD_BYTES : cut])
-    fields["coded"][2] = [1, 1, 2]
+    fields["coded"][2] = [1, 2]
     text = json.dumps(fields).encode()
     start = codec.HEAD.pack(*head[:5], len(text), head[6])
     forged = start + codec._checksum(start, text, data[cut:]) + text + data[cut:]
@@ -256,12 +254,9 @@ def test_a_lie_about_the_shape_of_levels_is_no_way_around_the_bound():
 @pytest.mark.parametrize("kind", [messages.Descend, messages.Done])
 def test_levels_of_a_shape_with_many_sides_are_refused_like_any_frame(kind):
     """Once, the product of 600 sides had too many digits to be told, and ended both."""
-    fields: dict[str, Any] = {"stage": "train", "widths": None, "arrays": []}
+    fields: dict[str, Any] = {"stage": "train", "arrays": []}
     fields |= {"coded": [4, "float32", [1 << 31] * 600]}
-    if kind is messages.Descend:
-        fields |= {"widths": [1], "last": False}
-    else:
-        fields |= {"silent": [False]}
+    fields |= {"last" if kind is messages.Descend else "silent": False}
     text, place = json.dumps(fields).encode(), codec._PLACES[kind]
     head = codec.HEAD.pack(
         codec.MAGIC, codec.VERSION, place, 1, bytes(16), len(text), 0
@@ -277,14 +272,14 @@ def test_levels_of_a_shape_with_many_sides_are_refused_like_any_frame(kind):
         (messages.Embedding("train", a_block(), True), None),
         (messages.Embedding("embed", a_block(), True), "must be of stage train"),
         (messages.Embedding("train", a_block(), False), "must be of the next step"),
-        (messages.Embedding("train", a_block(5), True), r"of shape \(1, 4, 2\)"),
+        (messages.Embedding("train", a_block(5), True), r"of shape \(4, 2\)"),
         (messages.Embedding("train", a_block(4, 8), True), "must be in 32 bits"),
-        (messages.Done("train", (False,)), r"must be Embedding\. Got Done"),
+        (messages.Done("train"), r"must be Embedding\. Got Done"),
         (control.Align(b""), r"must be Embedding\. Got Align"),
     ],
 )
 def test_an_embedding_is_exactly_the_block_that_was_asked_for(reply, sentence):
-    shape = BlockShape((1, 4, 2), torch.float32, 32)
+    shape = BlockShape((4, 2), torch.float32, 32)
     asked = Due({messages.Embedding: due.embedding(shape, "train", True)})
     if sentence is None:
         codec.decode(frame(reply), asked.accept)
@@ -294,12 +289,10 @@ def test_an_embedding_is_exactly_the_block_that_was_asked_for(reply, sentence):
 
 
 def test_a_refusal_is_short_whatever_is_refused():
-    """Once, a mebibyte of widths was a line of a server's log, a hundred times."""
-    block = messages.Block(torch.ones(1, 4, 2), (2,) * 100_000)
-    shape = BlockShape((1, 4, 2), torch.float32, 32)
-    asked = Due({messages.Embedding: due.embedding(shape, "train", True)})
-    with pytest.raises(NotDueError, match="must be of widths") as error:
-        codec.decode(frame(messages.Embedding("train", block, True)), asked.accept)
+    """Once, a mebibyte of numbers was a line of a server's log, a hundred times."""
+    asked = Due({messages.Done: Bound(MIB, lambda *what: "not due, " * 100_000)})
+    with pytest.raises(NotDueError, match="not due, ") as error:
+        codec.decode(frame(messages.Done("train")), asked.accept)
     assert len(str(error.value)) < 1100
     assert error.value.public == str(error.value)
 

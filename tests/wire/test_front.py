@@ -271,11 +271,11 @@ def test_a_party_does_not_fall_silent_where_nothing_is_removed():
     rules = ReplyRules((64, 10), 4, torch.float32)
     rules.server = cast(Any, SimpleNamespace(sizes={"a": 4}))
     plan = TrainPlan("pretrain", 1, 64, "shuffle", "adam", 0.01)
-    block = messages.Block(torch.zeros(1, 64, 4), (4,))
+    block = messages.Block(torch.zeros(64, 4))
     reply = messages.Embedding("pretrain", block, ahead=True)
     read(rules.due("a", messages.Begin(plan)), reply)
-    constant = messages.Block(torch.zeros(1, 4), (4,))
-    silent = messages.Done("pretrain", (True,), constant)
+    constant = messages.Block(torch.zeros(4))
+    silent = messages.Done("pretrain", True, constant)
     due = rules.due("a", messages.Descend("pretrain", block, last=True))
     with pytest.raises(NotDueError, match="must not fall silent"):
         read(due, silent)
@@ -495,8 +495,8 @@ def test_what_is_due_follows_the_request():
     rules.server = cast(Any, SimpleNamespace(sizes={"a": 4}))
     plan = TrainPlan("train", 1, 32, "shuffle", "adam", 0.1)
     value = 4 * 4  # bytes of a row
-    select = SelectPlan("select_features", 1, 32, "shuffle", 0.1, (0.1,))
-    block = messages.Block(torch.zeros(1, 32, 4), (4,))
+    select = SelectPlan("select_features", 1, 32, "shuffle", 0.1, 0.1)
+    block = messages.Block(torch.zeros(32, 4))
     due: dict[Any, tuple[type, int]] = {
         messages.Describe(): (messages.Description, 0),
         control.Save("train-1"): (Agreed, 0),

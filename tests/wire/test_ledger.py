@@ -154,15 +154,15 @@ def test_float64_doubles_the_bytes_but_not_the_papers_figure(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_replica_pays_for_itself(method):
-    """Replicas that kept different components share a batch but not a bill."""
+def test_every_run_pays_for_what_it_kept(method):
+    """Runs of other seeds keep other components."""
     config, runs = run_job(method, 13, seeds=(0, 1, 2, 3))
     for run in runs:
         check(method, config, run)
 
 
 @pytest.mark.parametrize("profile", ["default", "official-code"])
-def test_parties_fall_silent_in_some_replicas_only(profile):
+def test_parties_fall_silent_in_some_runs_only(profile):
     lams: dict[str, Any] = {"lam_server": 0.1, "lam_party": 1.5}
     if profile == "official-code":
         lams |= {"lam_scale": 1, "party_step_size": 0.05, "reduction": "sum"}
@@ -224,58 +224,56 @@ def test_the_closed_form_of_the_benchmark_is_the_bill(method, dtype):
 
 
 def a_line(**facts):
-    plain = BillLine("a", "up", "train", "embedding", (40, 8), (10, 2))
+    plain = BillLine("a", "up", "train", "embedding", 40, 10)
     return dataclasses.replace(plain, **facts)
 
 
 def test_lines_add_up():
-    ledger = Ledger(2)
-    ledger.bill_round("train", [True, True])
+    ledger = Ledger()
+    ledger.bill_round("train")
     for line in (a_line(), a_line(), a_line(direction="down", kind="gradient")):
         ledger.bill(line)
-    assert ledger.direction_bytes(0, "up") == 80
-    assert ledger.direction_bytes(1, "up") == 16
-    assert ledger.payload_bytes(0) == 120
-    assert ledger.paper_mib(1) == 16 / 2**20
-    assert ledger.paper_mib(0) == 80 / 2**20
-    assert ledger.by_stage(1) == {"train": {"up": 16, "down": 8, "rounds": 1}}
+    assert ledger.direction_bytes("up") == 80
+    assert ledger.payload_bytes == 120
+    assert ledger.paper_mib == 80 / 2**20
+    assert ledger.by_stage() == {"train": {"up": 80, "down": 40, "rounds": 1}}
     first = {"party": "a", "direction": "up", "stage": "train", "kind": "embedding"}
-    assert ledger.lines(0)[0] == first | {"payload_bytes": 80}
+    assert ledger.lines()[0] == first | {"payload_bytes": 80}
 
 
-def test_only_replicas_that_take_part_pay_a_round():
-    ledger = Ledger(2)
-    ledger.bill_round("embed", [True, False])
-    ledger.bill_round("train", [True, True])
-    assert [ledger.n_rounds(r) for r in range(2)] == [2, 1]
-    assert list(ledger.by_stage(0)) == ["embed", "train"]
-    assert list(ledger.by_stage(1)) == ["train"]
+def test_a_stage_is_on_the_bill_once_it_has_a_round():
+    ledger = Ledger()
+    assert (ledger.n_rounds, ledger.by_stage()) == (0, {})
+    for stage in ("embed", "train", "train"):
+        ledger.bill_round(stage)
+    assert ledger.n_rounds == 3
+    assert list(ledger.by_stage()) == ["embed", "train"]
+    assert ledger.by_stage()["train"] == {"up": 0, "down": 0, "rounds": 2}
 
 
 def test_evaluation_is_billed_apart():
-    ledger = Ledger(2)
-    ledger.bill_round("evaluate", [True, True])
+    ledger = Ledger()
+    ledger.bill_round("evaluate")
     ledger.bill(a_line(stage="evaluate"))
-    assert ledger.payload_bytes(0) == 0
-    assert ledger.n_rounds(0) == 0
-    assert ledger.paper_mib(0) == 0
-    assert ledger.by_stage(0) == {"evaluate": {"up": 40, "down": 0, "rounds": 1}}
+    assert ledger.payload_bytes == 0
+    assert ledger.n_rounds == 0
+    assert ledger.paper_mib == 0
+    assert ledger.by_stage() == {"evaluate": {"up": 40, "down": 0, "rounds": 1}}
 
 
 def test_what_is_sent_ahead_counts_from_the_next_round_on():
-    ledger = Ledger(1)
-    ahead = BillLine("a", "up", "train", "embedding", (40,), (10,), ahead=True)
-    ledger.bill_round("train", [True])
-    ledger.bill(ahead)
-    ledger.bill_round("evaluate", [True])
-    assert (ledger.payload_bytes(0), ledger.paper_mib(0)) == (0, 0)
-    assert ledger.direction_bytes(0, "up") == 40
-    ledger.bill_round("train", [True])
-    assert (ledger.payload_bytes(0), ledger.paper_mib(0)) == (40, 40 / 2**20)
+    ledger = Ledger()
+    ledger.bill_round("train")
+    ledger.bill(a_line(ahead=True))
+    ledger.bill_round("evaluate")
+    assert (ledger.payload_bytes, ledger.paper_mib) == (0, 0)
+    assert ledger.direction_bytes("up") == 40
+    ledger.bill_round("train")
+    assert (ledger.payload_bytes, ledger.paper_mib) == (40, 40 / 2**20)
 
 
 def test_a_pass_that_is_charged_but_not_sent():
-    ledger = Ledger(2)
-    ledger.charge_pass([2**18, 0])
-    assert [ledger.paper_mib(r) for r in range(2)] == [1, 0]
-    assert ledger.payload_bytes(0) == 0
+    ledger = Ledger()
+    ledger.charge_pass(2**18)
+    assert ledger.paper_mib == 1
+    assert ledger.payload_bytes == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -32,31 +33,28 @@ from lessvfl.wire.parties import Parties, bill_line, concatenate
 
 CPU = torch.device("cpu")
 PLAN = TrainPlan("train", 1, 4, "file", "sgd", 0.1)
-SELECT = SelectPlan("select_features", 1, 10, "file", 0.01, (0.0,))
-EVERYTHING_GOES = dataclasses.replace(SELECT, lam=(1e6,))
+SELECT = SelectPlan("select_features", 1, 10, "file", 0.01, 0.0)
+EVERYTHING_GOES = dataclasses.replace(SELECT, lam=1e6)
 
 
-def make_party(name="a", n=10, R=1, size=3, scale=1.0):
-    seeds = tuple(range(R))
-    net = MLP.create((5, 4, size), "tanh", seeds, name, torch.float32, CPU, scale)
-    X = torch.randn(1, n, 5, generator=torch.Generator().manual_seed(0))
-    return Party(name, net, PartyData(X, X[:, :2], torch.arange(5)), seeds)
+def make_party(name="a", n=10, size=3, scale=1.0):
+    net = MLP.create((5, 4, size), "tanh", 0, name, torch.float32, CPU, scale)
+    X = torch.randn(n, 5, generator=torch.Generator().manual_seed(0))
+    return Party(name, net, PartyData(X, X[:2], torch.arange(5)), 0)
 
 
-def both_parties(ledger, R=1, scale=1.0):
+def both_parties(ledger, scale=1.0):
     """Return two parties; `scale` is that of the first layer of a."""
-    made = (make_party("a", R=R, scale=scale), make_party("b", R=R))
+    made = (make_party("a", scale=scale), make_party("b"))
     handlers = {party.name: party.handle for party in made}
     return Parties(InProcess(handlers), ["a", "b"], ledger)
 
 
-def train(parties, R=1):
+def train(parties):
     """Run PLAN, an epoch of three steps, with gradients of ones."""
     h = parties.begin(PLAN)
     for step in (1, 2, 3):
-        h = parties.descend(
-            PLAN, step, tuple(range(R)), torch.ones_like(torch.cat(h, 2))
-        )
+        h = parties.descend(PLAN, step, 0, torch.ones_like(torch.cat(h, 1)))
     assert h == []
 
 
@@ -86,26 +84,26 @@ def hello(name="a", n=10, version=1):
     [
         ({"a": hello(version=2), "b": hello("b")}, "'a' must speak .*Got 2"),
         ({"a": hello(), "b": hello("b", n=11)}, "'b' must hold 10 .*Got 11"),
-        ({"a": Done("train", (False,)), "b": hello("b")}, "'a' must speak.*Got Done"),
+        ({"a": Done("train"), "b": hello("b")}, "'a' must speak.*Got Done"),
     ],
 )
 def test_a_handshake_that_does_not_fit_names_the_party(replies, words):
     with pytest.raises(ProtocolError, match=words):
-        Parties(Scripted(replies), ["a", "b"], Ledger(1))
+        Parties(Scripted(replies), ["a", "b"], Ledger())
 
 
 def test_a_reply_of_the_wrong_kind_names_the_party():
     greeting = {"a": hello(), "b": hello("b")}
-    block = Block(torch.zeros(1, 4, 3), (3,))
-    embedding, done = Embedding("train", block), Done("train", (False,))
-    parties = Parties(Scripted(greeting, {"a": done, "b": done}), ["a", "b"], Ledger(1))
+    block = Block(torch.zeros(4, 3))
+    embedding, done = Embedding("train", block), Done("train")
+    parties = Parties(Scripted(greeting, {"a": done, "b": done}), ["a", "b"], Ledger())
     with pytest.raises(ProtocolError, match="'a' must reply with an embedding"):
         parties.begin(PLAN)
     mixed = {"a": embedding, "b": done}
-    parties = Parties(Scripted(greeting, mixed), ["a", "b"], Ledger(1))
+    parties = Parties(Scripted(greeting, mixed), ["a", "b"], Ledger())
     with pytest.raises(ProtocolError, match="'a' must end the stage"):
-        parties.descend(PLAN, 1, (0,), torch.zeros(1, 4, 6))
-    parties = Parties(Scripted(greeting, mixed), ["a", "b"], Ledger(1))
+        parties.descend(PLAN, 1, 0, torch.zeros(4, 6))
+    parties = Parties(Scripted(greeting, mixed), ["a", "b"], Ledger())
     nothing = {"a": (), "b": ()}
     with pytest.raises(ProtocolError, match="'a' must answer a query"):
         parties.query("select_features", 0, nothing, nothing)
@@ -114,28 +112,28 @@ def test_a_reply_of_the_wrong_kind_names_the_party():
 # ---------------------------------------------------------------------------- the bill
 
 
-def test_payload_counts_only_what_a_run_alone_would_send():
-    """Two replicas, one with all 3 components and one with 1."""
-    party = make_party(R=2)
-    ledger = Ledger(2)
+@pytest.mark.parametrize("kept", [(0, 1, 2), (1,)])
+def test_payload_is_of_the_components_that_are_left(kept):
+    party = make_party()
+    ledger = Ledger()
     parties = Parties(InProcess({"a": party.handle}), ["a"], ledger)
-    kept = torch.tensor([[True, True, True], [False, True, False]])
-    parties.select_features(kept, SELECT)
-    assert parties.component_counts() == {"a": (3, 1)}
-    blocks = parties.embed("embed", "train")
-    assert blocks[0].shape == (2, 10, 3)
-    assert not blocks[0][1, :, [0, 2]].any()
-    assert ledger.by_stage(0) == {
-        "select_features": {"up": 0, "down": 12, "rounds": 1},
-        "embed": {"up": 10 * 3 * 4, "down": 0, "rounds": 1},
+    mask = torch.zeros(3, dtype=torch.bool)
+    mask[list(kept)] = True
+    parties.select_features(mask, SELECT)
+    assert parties.sizes == {"a": len(kept)}
+    (block,) = parties.embed("embed", "train")
+    assert block.shape == (10, len(kept))
+    assert ledger.by_stage() == {
+        "select_features": {"up": 0, "down": 4 * len(kept), "rounds": 1},
+        "embed": {"up": 10 * len(kept) * 4, "down": 0, "rounds": 1},
     }
-    assert ledger.by_stage(1)["select_features"]["down"] == 4
-    assert ledger.by_stage(1)["embed"]["up"] == 10 * 1 * 4
 
 
-def test_a_single_row_is_as_many_values_as_its_widths():
-    assert Block(torch.zeros(2, 3), (3, 1)).n_values() == (3, 1)
-    assert Block(torch.zeros(2, 7, 3), (3, 1)).n_values() == (21, 7)
+@pytest.mark.parametrize("shape", [(3,), (7, 3), (7, 0)])
+def test_a_block_costs_its_values(shape):
+    line = bill_line("a", Embedding("train", Block(torch.zeros(shape))))
+    n_values = math.prod(shape)
+    assert line == BillLine("a", "up", "train", "embedding", 4 * n_values, n_values)
 
 
 def test_messages_without_a_payload_cost_nothing():
@@ -145,95 +143,85 @@ def test_messages_without_a_payload_cost_nothing():
         Begin(PLAN),
         Embed("embed", "train"),
         Select(None, SELECT),
-        Done("train", (False,)),
+        Done("train"),
     ]
-    assert [bill_line("a", message, (True,)) for message in free] == [None] * 6
+    assert [bill_line("a", message) for message in free] == [None] * 6
 
 
-def test_a_replica_that_is_silent_pays_nothing():
-    line = bill_line(
-        "a", Embedding("train", Block(torch.zeros(2, 5, 3), (3, 3))), (True, False)
-    )
-    assert line is not None
-    assert (line.payload_bytes, line.n_values) == ((60, 0), (15, 0))
-
-
-@pytest.mark.parametrize("R", [1, 2])
-def test_the_watch_sees_every_message_and_its_sum_is_the_bill(R):
+def test_the_watch_sees_every_message_and_its_sum_is_the_bill():
     """Embeddings, gradients, the components of Select, and constants."""
     told: list[BillLine] = []
-    ledger = Ledger(R, watch=told.append)
-    parties = both_parties(ledger, R)
+    ledger = Ledger(watch=told.append)
+    parties = both_parties(ledger)
     assert told == []  # who is who costs nothing
-    train(parties, R)
-    kept = torch.tensor([[True, True, False, False, True, False]]).expand(R, -1)
+    train(parties)
+    kept = torch.tensor([True, True, False, False, True, False])
     parties.select_features(kept, EVERYTHING_GOES)
     up, down = (("up", "embedding"), ("down", "gradient"))
     each = [up, down, up, down, up, down, ("down", "components"), ("up", "constant")]
     expected = [(name, *message) for message in each for name in "ab"]
     assert [(line.party, line.direction, line.kind) for line in told] == expected
     assert sum(ledger.messages.values()) == len(told)
-    for r in range(R):
-        for way in ("up", "down"):
-            paid = sum(line.payload_bytes[r] for line in told if line.direction == way)
-            assert paid == ledger.direction_bytes(r, way)
-        whole = sum(line.payload_bytes[r] for line in told)
-        assert whole == sum(int(line["payload_bytes"]) for line in ledger.lines(r))
+    for way in ("up", "down"):
+        paid = sum(line.payload_bytes for line in told if line.direction == way)
+        assert paid == ledger.direction_bytes(way)
+    whole = sum(line.payload_bytes for line in told)
+    assert whole == sum(int(line["payload_bytes"]) for line in ledger.lines())
     sent = [line for line in told if line.kind == "components"]
-    assert [line.payload_bytes for line in sent] == [(2 * 4,) * R, (1 * 4,) * R]
+    assert [line.payload_bytes for line in sent] == [2 * 4, 1 * 4]
 
 
 def test_a_silent_party_is_asked_nothing_and_its_constant_stands_for_every_row():
     told: list[BillLine] = []
-    ledger = Ledger(1, watch=told.append)
+    ledger = Ledger(watch=told.append)
     parties = both_parties(ledger, scale=1e-6)
-    parties.select_features(None, dataclasses.replace(SELECT, lam=(1.0,)))
+    parties.select_features(None, dataclasses.replace(SELECT, lam=1.0))
     assert list(parties.constants) == ["a"]
     told.clear()
     h = parties.embed("embed", "train")
     assert [line.party for line in told] == ["b"]
-    assert [block.shape for block in h] == [(1, 10, 3), (1, 10, 3)]
-    assert torch.equal(h[0], parties.constants["a"].unsqueeze(1).expand(1, 10, 3))
-    assert len(h[1].unique(dim=1)[0]) == 10
+    assert [block.shape for block in h] == [(10, 3), (10, 3)]
+    assert torch.equal(h[0], parties.constants["a"].expand(10, 3))
+    assert len(h[1].unique(dim=0)) == 10
 
 
 def test_only_parties_that_take_part_look_again():
     greeting = {"a": hello(), "b": hello("b")}
-    constant = Block(torch.zeros(1, 3), (3,))
+    constant = Block(torch.zeros(3))
     first = {
-        "a": Done("select_features", (True,), constant),
-        "b": Done("select_features", (False,)),
+        "a": Done("select_features", True, constant),
+        "b": Done("select_features"),
     }
-    second = {"b": Done("select_again", (True,), constant)}
+    second = {"b": Done("select_again", True, constant)}
     transport = Scripted(greeting, first, second)
-    ledger = Ledger(1)
+    ledger = Ledger()
     parties = Parties(transport, ["a", "b"], ledger)
     parties.select_features(None, SELECT)
     plan = ShadowPlan("select_again", 0.1)
     parties.select_features(None, plan)
     assert transport.asked[-1] == {"b": Select(None, plan)}
     assert parties.constants.keys() == {"a", "b"}
-    assert ledger.by_stage(0)["select_again"] == {"up": 12, "down": 0, "rounds": 1}
+    assert ledger.by_stage()["select_again"] == {"up": 12, "down": 0, "rounds": 1}
 
 
 def test_no_round_is_billed_where_all_parties_are_silent():
-    ledger = Ledger(1)
+    ledger = Ledger()
     parties = both_parties(ledger)
     parties.select_features(None, EVERYTHING_GOES)
     before = ledger.state()
     h = parties.embed("embed", "train")
-    assert [block.shape for block in h] == [(1, 1, 3), (1, 1, 3)]
+    assert [block.shape for block in h] == [(1, 3), (1, 3)]
     assert ledger.state() == before
 
 
 def test_blocks_sent_again_after_a_break_are_on_the_bill_already():
     told: list[BillLine] = []
-    ledger = Ledger(1, watch=told.append)
+    ledger = Ledger(watch=told.append)
     parties = both_parties(ledger)
     h = parties.begin(PLAN)
-    h = parties.descend(PLAN, 1, (0,), torch.ones_like(torch.cat(h, 2)))
+    h = parties.descend(PLAN, 1, 0, torch.ones_like(torch.cat(h, 1)))
     before = ledger.state()
-    again = both_parties(Ledger(1, watch=told.append))
+    again = both_parties(Ledger(watch=told.append))
     again.ledger.restore(before)
     for name, handler in again.transport.handlers.items():
         old = parties.transport.handlers[name].__self__
@@ -246,26 +234,26 @@ def test_blocks_sent_again_after_a_break_are_on_the_bill_already():
 
 
 def test_a_pass_is_charged_at_the_widths_of_now():
-    ledger = Ledger(1)
+    ledger = Ledger()
     parties = both_parties(ledger)
-    kept = torch.tensor([[True, True, False, False, True, False]])
+    kept = torch.tensor([True, True, False, False, True, False])
     parties.select_features(kept, SELECT)
     parties.charge_pass()
-    assert ledger.paper_mib(0) == 10 * 3 * 4 / 2**20
-    assert ledger.payload_bytes(0) == 3 * 4  # the components alone
+    assert ledger.paper_mib == 10 * 3 * 4 / 2**20
+    assert ledger.payload_bytes == 3 * 4  # the components alone
 
 
 def test_the_state_goes_through_json_and_back():
-    parties = both_parties(Ledger(1), scale=1e-6)
-    kept = torch.tensor([[True, True, False, False, True, False]])
-    parties.select_features(kept, dataclasses.replace(SELECT, lam=(1.0,)))
+    parties = both_parties(Ledger(), scale=1e-6)
+    kept = torch.tensor([True, True, False, False, True, False])
+    parties.select_features(kept, dataclasses.replace(SELECT, lam=1.0))
     parties.embed("embed", "train")
     state = json.loads(json.dumps(parties.state()))
-    other = both_parties(Ledger(1))
+    other = both_parties(Ledger())
     other.restore(state, parties.constants)
     assert other.state() == parties.state()
     assert other.ledger == parties.ledger
-    assert other.component_counts() == {"a": (2,), "b": (1,)}
+    assert other.sizes == {"a": 2, "b": 1}
     other.transport = parties.transport
     for mine, theirs in zip(
         other.embed("embed", "train"), parties.embed("embed", "train"), strict=True
@@ -275,19 +263,19 @@ def test_the_state_goes_through_json_and_back():
 
 
 def test_a_state_is_not_taken_up_by_parties_of_other_sizes():
-    parties = both_parties(Ledger(1))
-    parties.select_features(torch.tensor([[True] * 3 + [False] * 3]), SELECT)
+    parties = both_parties(Ledger())
+    parties.select_features(torch.tensor([True] * 3 + [False] * 3), SELECT)
     made = (make_party("a", size=2), make_party("b"))
     other = InProcess({party.name: party.handle for party in made})
-    again = Parties(other, ["a", "b"], Ledger(1))
+    again = Parties(other, ["a", "b"], Ledger())
     with pytest.raises(ProtocolError, match=r"'a' must have 3 components, .*Got 2\."):
         again.restore(parties.state(), parties.constants)
 
 
 def test_blocks_are_joined_in_the_order_of_the_parties():
-    one, other = torch.ones(1, 4, 2), torch.zeros(1, 4, 1)
+    one, other = torch.ones(4, 2), torch.zeros(4, 1)
     assert concatenate([one]) is one
-    assert concatenate([one, other])[0, 0].tolist() == [1, 1, 0]
+    assert concatenate([one, other])[0].tolist() == [1, 1, 0]
 
 
 # ------------------------------------------------------------------------- transports

@@ -18,8 +18,8 @@ BODY = 3 * 4 * 4 + 8  # with the rate
 
 
 def step(n, n_rows=3, run=RUN):
-    values = torch.full((1, n_rows, 4), float(n))
-    return encode(WireFrame(Descend("train", Block(values, (4,))), n, run))
+    values = torch.full((n_rows, 4), float(n))
+    return encode(WireFrame(Descend("train", Block(values)), n, run))
 
 
 def carried(frames):
@@ -43,7 +43,7 @@ def test_a_step_costs_its_values_and_fourteen_bytes():
         step(9, n_rows=2),  # as the last batch of an epoch
         step(9, run=bytes(16)),
         step(1 << 32),
-        encode(WireFrame(Embedding("train", Block(torch.ones(1, 3, 4), (4,))), 9, RUN)),
+        encode(WireFrame(Embedding("train", Block(torch.ones(3, 4))), 9, RUN)),
     ],
 )
 def test_what_is_said_for_the_first_time_travels_whole(other):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import multiprocessing
 import os
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -59,6 +56,9 @@ def run(
     device: Device = "auto",
     out: RunFolder = None,
     overwrite: Overwrite = False,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Seeds at a time, in processes of their own.")
+    ] = 1,
     track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -77,7 +77,7 @@ def run(
     names = (job.settings.method, job.dataset.name)
     status = Status("" if out is None else out.name, *names, begun=start.began())
     with tracked(track, "-".join(names), out, status) as finish:
-        record = _run_and_save(*read, out, quiet, status)
+        record = _run_and_save(*read, out, quiet, status, n_jobs=jobs)
         if out is not None:
             run_config.write(out, asked, device=device)
         _say(record, out, as_json)
@@ -201,24 +201,17 @@ def _in_second_process(
     Where the block ends early, by Ctrl-C too, the process is ended with it.
     """
     from lessvfl.run import experiment, folder
+    from lessvfl.run.processes import processes
     from lessvfl.run.record import FILE_NAME
 
-    spawn = multiprocessing.get_context("spawn")
     began = time.time()
-    with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
-        # A process inherits what is blocked: Ctrl-C is for this one alone.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            done = pool.submit(run, jobs)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with processes(1) as submit:
+        done = submit(run, jobs)
         try:
             yield
             done.result()
         except BaseException as ending:
             if not done.done():
-                for process in multiprocessing.active_children():
-                    process.terminate()
                 for out, job in jobs.items():
                     there = out / FILE_NAME
                     if not there.is_file() or there.stat().st_mtime < began:
@@ -235,6 +228,7 @@ def _run_and_save(
     out: Path | None,
     quiet: bool,
     status: Status | None = None,
+    n_jobs: int = 1,
 ) -> RunRecord:
     """Run a job; once it has begun, the run folder says how it ended."""
     from lessvfl.run import experiment, folder
@@ -255,6 +249,7 @@ def _run_and_save(
                 target=target,
                 progress=status,
                 done=done.append,
+                n_jobs=n_jobs,
             )
             status.ended()
     except BaseException as ending:

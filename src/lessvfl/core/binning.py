@@ -105,14 +105,13 @@ def _place(x: Tensor, ranges: Tensor) -> Tensor:
     return torch.searchsorted(starts, x.contiguous(), right=True) - 1
 
 
-def classes_of(labels: Labels, replica: int) -> tuple[Tensor, int]:
+def classes_of(labels: Labels) -> tuple[Tensor, int]:
     """Return the class of every row (N,) and how many there are; amounts in bins."""
-    y = labels.of(replica).y[0]
     if labels.task == "regression":
-        y, _ = _codes(y, TARGET_BINS)
-        return y, int(y.max()) + 1
-    y = y.long()
-    return y, 2 if labels.task == "binary" else int(labels.y.max()) + 1
+        y, _ = _codes(labels.y, TARGET_BINS)
+    else:
+        y = labels.y.long()
+    return y, 2 if labels.task == "binary" else int(y.max()) + 1
 
 
 def impurity(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:

@@ -14,72 +14,59 @@ Empty = Literal["constant", "frozen"]
 
 
 class Substitute:
-    """Stands in for the embedding of replicas that kept no feature.
+    """Stands in for the embedding of a party that kept no feature.
 
-    By `kind` it is a constant, or what the pre-trained network said.
+    By `kind` it is a constant, or what the pre-trained network gives.
     """
 
     def __init__(self, kind: Empty, net: Network) -> None:
-        device = net.input_weights.device
         self.kind = kind
-        self.is_empty = torch.zeros(net.n_replicas, dtype=torch.bool, device=device)
-        self.constant = torch.zeros(net.n_replicas, net.n_outputs, device=device)
+        self.is_empty = False
+        self.constant = net.input_weights.new_zeros(net.n_outputs).detach()
         self.pretrained: Network | None = None
-        self._said: dict[str, Tensor] = {}  # by the pre-trained network
-        self._any_empty = False
+        self._embeddings: dict[str, Tensor] = {}  # by the pre-trained network
 
     def freeze(self, net: Network, X_train: Tensor, X_test: Tensor) -> None:
-        """Keep the pre-trained network and what it says, where that is wanted."""
+        """Keep the pre-trained network and its embeddings, where they are wanted."""
         if self.kind == "frozen":
             self.pretrained = net.narrow()
             everything = slice(None)
             with torch.no_grad():
-                self._said = {
+                self._embeddings = {
                     "train": net(take(X_train, everything)),
                     "test": net(take(X_test, everything)),
                 }
 
     def follow(self, net: Network, kept: Tensor, X: Tensor) -> None:
-        """Learn what a removal left: network, features (R, n_features), columns."""
-        self.is_empty = ~kept.any(dim=1) | ~net.output_mask.any(dim=1)
-        self._any_empty = bool(self.is_empty.any())
-        if self.kind == "constant" and self._any_empty:
-            nothing = X.new_zeros(1, 1, X.shape[2])
+        """Learn what a removal left: network, features (n_features,), columns."""
+        self.is_empty = not bool(kept.any()) or not net.n_outputs
+        if self.kind == "constant" and self.is_empty:
             with torch.no_grad():
-                self.constant = net(nothing).squeeze(1)
+                self.constant = net(X.new_zeros(1, X.shape[1])).squeeze(0)
 
     def into(self, h: Tensor, which: str, rows: Rows) -> Tensor:
-        """Return the embedding (R, n, E) of some rows with the substitute in it."""
-        if not self._any_empty:
+        """Return the embedding (n, E) of some rows, or what stands in for it."""
+        if not self.is_empty:
             return h
         if self.kind == "constant":
-            other = self.constant.unsqueeze(1)
-        elif self.pretrained is not None:
-            other = take(self._said[which], rows)
-        else:
-            return h
-        return torch.where(self.is_empty.view(-1, 1, 1), other, h)
+            return self.constant.expand_as(h)
+        return h if self.pretrained is None else take(self._embeddings[which], rows)
 
     def without(self, gradient: Tensor) -> Tensor:
-        """Return a gradient (R, n, E) without what concerns the substitute."""
-        if not self._any_empty:
-            return gradient
-        return gradient * ~self.is_empty.view(-1, 1, 1)
+        """Return a gradient (n, E), zeros where it concerns the substitute."""
+        return torch.zeros_like(gradient) if self.is_empty else gradient
 
     def at_the_end(
-        self, net: Network, slots: Tensor, replica: int
+        self, net: Network, slots: Tensor
     ) -> tuple[Network, Tensor, Tensor | None]:
-        """Return what one replica predicts with: network, slots (slots,), constant."""
-        if not self.is_empty[replica]:
+        """Return what the party predicts with: network, slots (slots,), constant."""
+        if not self.is_empty:
             return net, slots, None
         if self.pretrained is not None:
             return self.pretrained, torch.ones_like(slots), None
-        if self.kind == "frozen":
-            return net, slots, None
-        return net, slots, self.constant[replica, net.output_mask[replica]]
+        return net, slots, None if self.kind == "frozen" else self.constant
 
-    def silent(self) -> tuple[bool, ...]:
-        """Tell which replicas contribute a constant and are asked no more."""
-        if self.kind == "frozen":
-            return (False,) * len(self.is_empty)
-        return tuple(self.is_empty.tolist())
+    @property
+    def is_silent(self) -> bool:
+        """Tell whether the party contributes a constant and is asked no more."""
+        return self.is_empty and self.kind == "constant"

@@ -59,7 +59,7 @@ def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
 
 @dataclass(frozen=True)
 class Choice:
-    """What one replica of a party decided, for its own eyes."""
+    """What a party decided, for its own eyes."""
 
     kept: Tensor  # (n_groups,), which groups stay
     rule: SelectionRule  # elimination: of what says nothing beside the others
@@ -140,7 +140,7 @@ class Subject:
 
 
 class SelectionPass:
-    """One selection pass of one replica; `name` is that of its random streams."""
+    """One selection pass; `name` is that of its random streams."""
 
     def __init__(
         self, at: Subject, plan: ShadowPlan, name: Sequence[str | int]

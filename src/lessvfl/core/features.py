@@ -23,7 +23,7 @@ class FeatureMap:
     column_slots: Tensor  # (columns,), the slot of every column
     slot_groups: Tensor  # (slots,), the group of every slot
     feature_groups: Tensor  # (n_features,), the group of every feature
-    groups: Tensor  # (R, n_groups), those kept
+    groups: Tensor  # (n_groups,), those kept
     has_removed: bool = False  # even if it removed nothing
 
     @classmethod
@@ -32,7 +32,7 @@ class FeatureMap:
         column_slots = net.column_slots
         slot_groups = _join_slots(column_slots, features)
         n_groups = int(slot_groups.max()) + 1 if len(slot_groups) else 0
-        everything = torch.ones(net.n_replicas, n_groups, dtype=torch.bool)
+        everything = torch.ones(n_groups, dtype=torch.bool)
         return cls(
             column_slots,
             slot_groups,
@@ -43,7 +43,7 @@ class FeatureMap:
     @property
     def n_groups(self) -> int:
         """Return the number of groups."""
-        return self.groups.shape[1]
+        return len(self.groups)
 
     @property
     def column_groups(self) -> Tensor:
@@ -52,32 +52,32 @@ class FeatureMap:
 
     @property
     def kept(self) -> Tensor:
-        """Return which features each replica keeps, (R, n_features)."""
+        """Return which features are kept, (n_features,)."""
         return self.of_groups(self.groups)
 
     @property
     def slots(self) -> Tensor:
-        """Return which slots each replica keeps, (R, slots)."""
-        return self.groups[:, self.slot_groups]
+        """Return which slots are kept, (slots,)."""
+        return self.groups[self.slot_groups]
 
     @property
     def columns(self) -> Tensor:
-        """Return which columns any replica keeps, (columns,)."""
-        return self.slots[:, self.column_slots].any(dim=0)
+        """Return which columns are kept, (columns,)."""
+        return self.slots[self.column_slots]
 
     def of_groups(self, groups: Tensor) -> Tensor:
-        """Return values of groups (R, n_groups) as values of features."""
-        return groups[:, self.feature_groups]
+        """Return values of groups (n_groups,) as values of features."""
+        return groups[self.feature_groups]
 
     def groups_of(self, features: Sequence[bool]) -> Tensor:
         """Return the groups that these features are in, (n_groups,)."""
-        groups = torch.zeros_like(self.groups[0])
+        groups = torch.zeros_like(self.groups)
         chosen = [i for i, is_chosen in enumerate(features) if is_chosen]
         groups[self.feature_groups[chosen]] = True
         return groups
 
     def keep(self, groups: Tensor) -> FeatureMap:
-        """Return the map with these groups kept, (R, n_groups)."""
+        """Return the map with these groups kept, (n_groups,)."""
         return replace(self, groups=groups, has_removed=True)
 
     def membership(self, dtype: torch.dtype) -> Tensor | None:
@@ -87,19 +87,17 @@ class FeatureMap:
         one_hot = torch.nn.functional.one_hot(self.slot_groups, self.n_groups)
         return one_hot.to(dtype)
 
-    def importance(self, net: Network, replica: int) -> Tensor:
+    def importance(self, net: Network) -> Tensor:
         """Return the norm of every feature's input weights, (n_features,)."""
-        own = net.input_weights[replica : replica + 1]
         with torch.no_grad():
-            norms = GroupLasso(torch.ones(1)).norms(own)[0].double()
+            norms = GroupLasso(torch.ones(())).norms(net.input_weights).double()
         slots = self.slots
-        used = slots.any(dim=0)
-        if len(norms) < len(used):  # the network was cut to the slots in use
-            whole = norms.new_zeros(len(used))
-            whole[used] = norms
+        if len(norms) < len(slots):  # the network was cut to the slots in use
+            whole = norms.new_zeros(len(slots))
+            whole[slots] = norms
             norms = whole
         groups = norms.new_zeros(self.n_groups)
-        groups.index_add_(0, self.slot_groups, (norms * slots[replica]).square())
+        groups.index_add_(0, self.slot_groups, (norms * slots).square())
         return groups.sqrt()[self.feature_groups]
 
 

@@ -12,26 +12,26 @@ from lessvfl.terms import Task
 
 
 def margins(z: Tensor, start: Tensor, task: Task) -> Tensor:
-    """Return how much is missing to a flip, (R, n); 0 or less: it has come.
+    """Return how much is missing to a flip, (n,); 0 or less: it has come.
 
     `z` is what the fusion network says of changed rows, `start` of the same rows as
-    they are, (R, n, 1) or (R, n, C). A class flips where another one has as large a
+    they are, (n, 1) or (n, C). A class flips where another one has as large a
     logit; an amount where it moved by the standard deviation of these rows' `start`,
     towards their mean.
     """
     if task == "multiclass":
-        own = start.argmax(dim=2, keepdim=True)
-        others = z.scatter(2, own, -torch.inf).amax(dim=2)
-        return z.gather(2, own).squeeze(2) - others
-    z, start = z.squeeze(2), start.squeeze(2)
+        before = start.argmax(dim=1, keepdim=True)
+        others = z.scatter(1, before, -torch.inf).amax(dim=1)
+        return z.gather(1, before).squeeze(1) - others
+    z, start = z.squeeze(1), start.squeeze(1)
     if task == "binary":
         return torch.where(start > 0, z, -z)
-    std, mean = torch.std_mean(start, dim=1, correction=0, keepdim=True)
+    std, mean = torch.std_mean(start, correction=0)
     return std - torch.where(start < mean, z - start, start - z)
 
 
 class Changes:
-    """A party's changes of rows (R, n, columns), at first none.
+    """A party's changes of rows (n, columns), at first none.
 
     They minimise what is missing to a flip plus a price on every row's group norms, by
     proximal steps. The price is a share of the least one at which a row would stay as
@@ -42,43 +42,42 @@ class Changes:
     def __init__(self, X: Tensor, features: FeatureMap, net: Network) -> None:
         self._X, self._passes = X, net.passes(inputs=True)
         groups, n_groups = features.column_groups, features.n_groups
-        each_alone = torch.arange(X.shape[2], device=groups.device)
+        each_alone = torch.arange(X.shape[1], device=groups.device)
         self._membership = None
         if not torch.equal(groups, each_alone):
             one_hot = torch.nn.functional.one_hot(groups, n_groups)
             self._membership = one_hot.to(X.dtype)
         self.delta = torch.zeros_like(X)
         self._slope = torch.zeros_like(X)  # of what is missing to a flip
-        self._largest = X.new_zeros(X.shape[:2])  # of a group, by rows
+        self._largest = X.new_zeros(len(X))  # of a group, by rows
 
     def embed(self) -> Tensor:
-        """Return the embeddings of the changed rows, (R, n, E)."""
+        """Return the embeddings of the changed rows, (n, E)."""
         return self._passes.forward(self._X + self.delta)
 
     def slope(self, gradient: Tensor) -> Tensor:
-        """Take a gradient by the embeddings; return the largest of a group, (R, n)."""
+        """Take a gradient by the embeddings; return the largest of a group, (n,)."""
         self._slope = self._passes.back(gradient)[-1]
-        self._largest = self._norms(self._slope).amax(dim=2)
+        self._largest = self._norms(self._slope).amax(dim=1)
         return self._largest
 
     def step(self, largest: Tensor, step_size: float, share: float) -> None:
-        """Take a step; `largest` (R, n) is of all parties, 0 where a row is over."""
+        """Take a step; `largest` (n,) is of all parties, 0 where a row is over."""
         if bool(((largest > 0) & (largest < self._largest)).any()):
             raise ValueError("a largest slope below its own")
-        moves = (largest > 0).unsqueeze(2)
-        slope = self._slope / torch.where(moves, largest.unsqueeze(2), 1.0)
+        moves = (largest > 0).unsqueeze(1)
+        slope = self._slope / torch.where(moves, largest.unsqueeze(1), 1.0)
         moved = self.delta - step_size * slope
-        price = GroupLasso(moved.new_full((1,), share), self._membership)
-        price.prox(moved.view(-1, 1, moved.shape[2]), moved.new_full((1,), step_size))
+        price = GroupLasso(moved.new_full((len(moved),), share), self._membership)
+        price.prox(moved.unsqueeze(1), step_size)
         self.delta = torch.where(moves, moved, self.delta)
 
     def rates(self, flipped: Tensor) -> Tensor:
-        """Return the mean change of every group in rows that flipped, (R, n_groups)."""
-        n = flipped.sum(dim=1, keepdim=True).clamp_min(1)
-        return (self._norms(self.delta) * flipped.unsqueeze(2)).sum(dim=1) / n
+        """Return the mean change of every group in rows that flipped, (n_groups,)."""
+        n = flipped.sum().clamp_min(1)
+        return (self._norms(self.delta) * flipped.unsqueeze(1)).sum(dim=0) / n
 
     def _norms(self, values: Tensor) -> Tensor:
-        """Return the norm of every row's groups, (R, n, n_groups)."""
-        rows = values.reshape(-1, 1, values.shape[2])
-        found = GroupLasso(values.new_zeros(1), self._membership).norms(rows)
-        return found.view(*values.shape[:2], -1)
+        """Return the norm of every row's groups, (n, n_groups)."""
+        each_row = GroupLasso(values.new_zeros(len(values)), self._membership)
+        return each_row.norms(values.unsqueeze(1))

@@ -24,31 +24,28 @@ HALF_OPEN = 0.5  # where a gate starts of which nothing is known
 class Gates:
     """The gates of one network: of every group of its columns."""
 
-    mu: Tensor  # (R, n_groups), changed in place
+    mu: Tensor  # (n_groups,), changed in place
     owner: Tensor  # (columns,), the group of every column
     sigma: float
     lam: float
-    seeds: tuple[int, ...]  # of the noise, one for each replica
+    seed: int  # of the noise
     name: tuple[str, ...]  # of its random stream
 
     @property
     def open(self) -> Tensor:
-        """Return which gates are not closed, (R, n_groups)."""
+        """Return which gates are not closed, (n_groups,)."""
         return self.mu > 0
 
     @property
     def values(self) -> Tensor:
-        """Return what every column is multiplied by in use, (R, columns)."""
-        return self.mu.clamp(0, 1)[:, self.owner]
+        """Return what every column is multiplied by in use, (columns,)."""
+        return self.mu.clamp(0, 1)[self.owner]
 
     def draw(self, step: int) -> Tensor:
-        """Return mu + noise of one step, (R, n_groups)."""
-        n = self.mu.shape[1]
-        noise = [
-            torch.randn(n, generator=stream(seed, *self.name, step))
-            for seed in self.seeds
-        ]
-        return self.mu + self.sigma * torch.stack(noise).to(self.mu)
+        """Return mu + noise of one step, (n_groups,)."""
+        generator = stream(self.seed, *self.name, step)
+        noise = torch.randn(len(self.mu), generator=generator)
+        return self.mu + self.sigma * noise.to(self.mu)
 
     def slope(self) -> Tensor:
         """Return the derivative of lambda x the sum of Phi(mu / sigma), by mu."""
@@ -56,14 +53,14 @@ class Gates:
         return density * (self.lam / (self.sigma * math.sqrt(2 * math.pi)))
 
     def fold(self, w: Tensor, slots: Tensor) -> None:
-        """Multiply input weights (R, out, slots, ...) by their gates, in place.
+        """Multiply input weights (out, slots, ...) by their gates, in place.
 
         `slots` (columns,) is the slot of every column.
         """
-        factors = w.new_ones(len(w), w.shape[2])
-        factors[:, slots] = self.values
+        factors = w.new_ones(w.shape[1])
+        factors[slots] = self.values
         with torch.no_grad():
-            w.mul_(factors.view(len(w), 1, -1, *[1] * (w.dim() - 3)))
+            w.mul_(factors.view(-1, *[1] * (w.dim() - 2)))
 
 
 class GatedPasses:
@@ -79,19 +76,19 @@ class GatedPasses:
         self._x = self._drawn = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (S, n, columns) to (R, n, n_outputs)."""
+        """Map (n, columns) to (n, n_outputs)."""
         self._x, self._drawn = x, self._gates.draw(self._step())
         return self._inner.forward(x * self._factors())
 
     def _factors(self) -> Tensor:
-        return self._drawn.clamp(0, 1)[:, self._gates.owner].unsqueeze(1)
+        return self._drawn.clamp(0, 1)[self._gates.owner]
 
     def back(self, gradient: Tensor) -> list[Tensor]:
         """Return the gradients of parameters, of mu, and perhaps of x."""
         *grads, along = self._inner.back(gradient)
         gates, drawn = self._gates, self._drawn
-        by_column = (along * self._x).sum(dim=1)
-        by_gate = torch.zeros_like(drawn).index_add(1, gates.owner, by_column)
+        by_column = (along * self._x).sum(dim=0)
+        by_gate = torch.zeros_like(drawn).index_add(0, gates.owner, by_column)
         inside = (drawn > 0) & (drawn < 1)
         grads.append(by_gate * inside + gates.slope())
         return [*grads, along * self._factors()] if self._inputs else grads

@@ -22,46 +22,41 @@ def choose_components(
 ) -> Tensor:
     """Find the components that matter along a path of lambdas, at the server alone.
 
-    `H` (R, n, E) is of the rows that were asked for, `sizes` the number of components
-    of every party. Returns K as a mask (R, E). One component of every party stays, its
+    `H` (n, E) is of the rows that were asked for, `sizes` the number of components of
+    every party. Returns K as a mask (E,). One component of every party stays, its
     strongest: whether a party matters is for its features to say, which a short
     pre-training may not have got to.
     """
-    masks = []
     n_outputs = int(labels.y.max()) + 1 if labels.task == "multiclass" else 1
     asked = labels.at(rows)
-    for r in range(H.shape[0]):
-        h, own = H[r], asked.of(r)
-        h = (h - h.mean(dim=0)) / h.std(dim=0).clamp_min(torch.finfo(h.dtype).tiny)
-        fit, held = _sides(own, labels.seeds[r], plan)
-        table = h.unsqueeze(0)
-        some = take(table, fit)[0]
-        weights, offsets = _head_path(some, own.at(fit), n_outputs, plan)
-        z = take(table, held) @ weights.mT + offsets.unsqueeze(1)  # (L, n, outputs)
-        losses = own.at(held).losses(z)
-        means = losses.mean(dim=1)
-        best = int(means.argmin())
-        simplest = 0  # which is taken where too few rows were held out to say more
-        if (n_held_out := losses.shape[1]) > 1:
-            error = losses[best].std() / math.sqrt(n_held_out)
-            within = means <= means[best] + plan.n_errors * error
-            simplest = int(within.float().argmax())
-        kept = weights[simplest].norm(dim=0) > 0
-        strengths = weights[-1].norm(dim=0).split(list(sizes))
-        for part, strength in zip(kept.split(list(sizes)), strengths, strict=True):
-            if len(part) and not bool(part.any()):
-                part[strength.argmax()] = True
-        masks.append(kept)
-    return torch.stack(masks)
+    h = (H - H.mean(dim=0)) / H.std(dim=0).clamp_min(torch.finfo(H.dtype).tiny)
+    fit, held = _sides(asked, plan)
+    weights, offsets = _head_path(take(h, fit), asked.at(fit), n_outputs, plan)
+    z = take(h, held) @ weights.mT + offsets.unsqueeze(1)  # (L, n, outputs)
+    losses = asked.at(held).losses(z)
+    means = losses.mean(dim=1)
+    best = int(means.argmin())
+    simplest = 0  # which is taken where too few rows were held out to say more
+    if (n_held_out := losses.shape[1]) > 1:
+        error = losses[best].std() / math.sqrt(n_held_out)
+        within = means <= means[best] + plan.n_errors * error
+        simplest = int(within.float().argmax())
+    kept: Tensor = weights[simplest].norm(dim=0) > 0
+    strengths = torch.split(weights[-1].norm(dim=0), list(sizes))
+    parts = torch.split(kept, list(sizes))
+    for part, strength in zip(parts, strengths, strict=True):
+        if len(part) and not bool(part.any()):
+            part[strength.argmax()] = True
+    return kept
 
 
-def _sides(labels: Labels, seed: int, plan: PathPlan) -> tuple[Rows, Rows]:
+def _sides(labels: Labels, plan: PathPlan) -> tuple[Rows, Rows]:
     """Return the rows to fit and those held out: the last, or blocks at random."""
-    n_rows = labels.y.shape[1]
+    n_rows = len(labels.y)
     n_fit = round((1 - plan.held_out) * n_rows)
     if labels.blocks is None:
         return slice(n_fit), slice(n_fit, None)
-    order = shuffled(n_rows, (seed,), "held out", device=labels.y.device)
+    order = shuffled(n_rows, labels.seed, "held out", device=labels.y.device)
     held, fit = hold_out(order, n_rows - n_fit, labels.blocks)
     return fit, held
 
@@ -74,7 +69,7 @@ def _head_path(
     curve = 2.0 if labels.task == "regression" else 0.5  # the most of any row's loss
     ones = torch.cat([h, h.new_ones(len(h), 1)], dim=1)
     if labels.weight is not None:
-        ones = ones * labels.weight[0].sqrt().unsqueeze(1)
+        ones = ones * labels.weight.sqrt().unsqueeze(1)
     norm = torch.linalg.matrix_norm(ones, 2).clamp_min(1e-12)  # 0: rows without weight
     rate = 1 / (curve * norm**2 / len(h))
 
@@ -102,17 +97,17 @@ def _head_path(
 
 def _offset(labels: Labels, n_outputs: int) -> Tensor:
     """Return what a head without components would say of every row, (1, C)."""
-    y = labels.y[0]
-    weight = torch.ones_like(y) if labels.weight is None else labels.weight[0]
+    y = labels.y
+    weight = torch.ones_like(y) if labels.weight is None else labels.weight
     weight = weight.double()
     total = weight.sum().clamp_min(1e-12)  # 0: rows without weight
     if labels.task == "regression":
         offset = (weight * y).sum() / total
         if labels.huber_delta is not None:
             for _ in range(OFFSET_STEPS):  # means in which what is far weighs less
-                near = labels.huber_delta[0] / (y - offset).abs().clamp_min(1e-12)
-                own = weight * near.clamp_max(1)
-                offset = (own * y).sum() / own.sum().clamp_min(1e-12)
+                near = labels.huber_delta / (y - offset).abs().clamp_min(1e-12)
+                nearer = weight * near.clamp_max(1)
+                offset = (nearer * y).sum() / nearer.sum().clamp_min(1e-12)
         return offset.view(1, 1)
     sums = weight.new_zeros(max(n_outputs, 2)).index_add_(0, y.long(), weight)
     logits = (sums / total).clamp_min(0.5 / len(y)).log()

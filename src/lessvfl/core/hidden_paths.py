@@ -109,13 +109,13 @@ def _words(seed: bytes, what: str, *shape: int) -> Words:
 
 
 def _tensor(values: PackedBits | Words) -> Tensor:
-    """Return bits or words as they travel, with an axis in front."""
-    own = values.view(np.int32) if values.dtype == np.uint32 else values
-    return torch.from_numpy(np.array(own)).unsqueeze(0)
+    """Return bits or words as they travel."""
+    signed = values.view(np.int32) if values.dtype == np.uint32 else values
+    return torch.from_numpy(np.array(signed))
 
 
 def _read_words(sent: Tensor) -> Words:
-    return sent[0].to(torch.int32).numpy().view(np.uint32)
+    return sent.to(torch.int32).numpy().view(np.uint32)
 
 
 def check_complexity(party: PartyId, splits: LeafSplits) -> None:
@@ -217,8 +217,8 @@ class PathParty:
     def _begin(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
         """Learn about the trees; return a key."""
         n_components, n_rows = self._says_left.shape
-        expect(arrays, (1, -1), (1, n_components, 3))
-        numbers, places = (array[0].long().numpy() for array in arrays)
+        expect(arrays, (-1,), (n_components, 3))
+        numbers, places = (array.long().numpy() for array in arrays)
         if len(numbers) < N_FACTS or (len(numbers) - N_FACTS) % 2:
             raise ValueError(f"{len(numbers)} numbers about trees")
         place, n_parties, n_outputs = numbers[:N_FACTS]
@@ -245,8 +245,8 @@ class PathParty:
 
         Party 0 has nothing to multiply: it masks by the share that is the next one's.
         """
-        expect(arrays, (1, self._n_parties, KEY_BYTES))
-        keys = [bytes(key.tolist()) for key in arrays[0][0].to(torch.uint8)]
+        expect(arrays, (self._n_parties, KEY_BYTES))
+        keys = [bytes(key.tolist()) for key in arrays[0].to(torch.uint8)]
         if keys[self._place] != self._key.public:
             raise ValueError("another key in the place of its own")
         if len(set(keys)) < len(keys):
@@ -277,16 +277,14 @@ class PathParty:
         return _PairKey(self._key.secret(other, first, *both), self._batch)
 
     def _multiply(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
-        expect(arrays, (1, self._batch.n_bytes))
-        own = self._after
-        product = (own.bits("mask") & arrays[0][0].to(torch.uint8).numpy()) ^ own.bits(
-            "product"
-        )
+        expect(arrays, (self._batch.n_bytes,))
+        key, masked = self._after, arrays[0].to(torch.uint8).numpy()
+        product = (key.bits("mask") & masked) ^ key.bits("product")
         product ^= self._before.bits("share") & self._own
-        return (_tensor(product ^ own.bits("share")),)
+        return (_tensor(product ^ key.bits("share")),)
 
     def _sum(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
-        expect(arrays, (1, *self._batch.terms))
+        expect(arrays, self._batch.terms)
         weights = _read_words(arrays[0])
         on = self._batch.unpacked(self._after.bits("share"))
         sums = self._batch.add(on, weights)
@@ -334,34 +332,34 @@ class HiddenPaths:
         return max(1, MOST_TERMS // self.order.n_terms)
 
     def predict(self, n_rows: int, take: TakeStep) -> Tensor:
-        """Lead the parties through a batch; return raw predictions, (1, n, K)."""
+        """Lead the parties through a batch; return raw predictions, (n, K)."""
         names, batch = list(self.splits), Batch(self.order, n_rows)
         key, bits, sums = (
-            (torch.uint8, (1, KEY_BYTES)),
-            (torch.uint8, (1, batch.n_bytes)),
-            (torch.int32, (1, *batch.sums)),
+            (torch.uint8, (KEY_BYTES,)),
+            (torch.uint8, (batch.n_bytes,)),
+            (torch.int32, batch.sums),
         )
         trees = {name: self._trees_of(m) for m, name in enumerate(names)}
         keys = take(PathStep.KEYS, trees, dict.fromkeys(names, (key,)))
         check_keys({name: key for name, (key,) in keys.items()})
-        every = torch.cat([keys[name][0] for name in names]).unsqueeze(0)
-        one, two = ((torch.uint8, (1, n, batch.n_bytes)) for n in (1, 2))
+        every = torch.stack([keys[name][0] for name in names])
+        one, two = ((torch.uint8, (n, batch.n_bytes)) for n in (1, 2))
         expects: dict[PartyId, AnswerFormats] = dict.fromkeys(names, (two, key))
         expects |= {names[1]: (one,), names[0]: (two, key, sums)}
-        found = take(PathStep.MASK, dict.fromkeys(names, (every,)), expects)
-        own, seed = found[names[0]][0][0, 0].numpy(), b""
+        answers = take(PathStep.MASK, dict.fromkeys(names, (every,)), expects)
+        share, seed = answers[names[0]][0][0].numpy(), b""
         for name, dealer in zip(names[1:], [*names[2:], names[0]], strict=True):
-            masked, product = found[name][0][0, 0], found[dealer][0][0, 1]
-            seed = bytes(found[dealer][1][0].tolist())
-            sent = _tensor(own ^ _drawn(seed, "mask", batch.n_bytes))
+            masked, product = answers[name][0][0], answers[dealer][0][1]
+            seed = bytes(answers[dealer][1].tolist())
+            sent = _tensor(share ^ _drawn(seed, "mask", batch.n_bytes))
             (answer,) = take(PathStep.MULTIPLY, {name: (sent,)}, {name: [bits]})[name]
-            own = (masked.numpy() & own) ^ product.numpy() ^ answer[0].numpy()
-        on, last = batch.unpacked(own), names[-1]
+            share = (masked.numpy() & share) ^ product.numpy() ^ answer.numpy()
+        on, last = batch.unpacked(share), names[-1]
         is_on = on[np.concatenate(self.order.terms)]
         turned = np.where(is_on, -self.weights, self.weights)
         sent = _tensor(turned - _words(seed, "weights", *batch.terms))
         (answer,) = take(PathStep.SUM, {last: (sent,)}, {last: [sums]})[last]
-        total = _read_words(answer) + _read_words(found[names[0]][2])
+        total = _read_words(answer) + _read_words(answers[names[0]][2])
         total += batch.add(on, np.broadcast_to(self.weights, is_on.shape))
         z = torch.from_numpy(total.view(np.int32).astype(np.float64).T * self.unit)
         start = self.trees.start
@@ -373,4 +371,4 @@ class HiddenPaths:
         facts = [m, len(splits), order.n_outputs]
         numbers = np.concatenate([facts, order.sizes, order.outputs])
         both = numbers, splits[m].places
-        return tuple(torch.from_numpy(own).int().unsqueeze(0) for own in both)
+        return tuple(torch.from_numpy(values).int() for values in both)

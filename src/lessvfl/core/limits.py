@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -17,11 +15,11 @@ ROUNDING = 1e-6
 N_FACTORS = 8  # of what features say together: 1, and half of the one before
 
 
-def split_rows(n_rows: int, seeds: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return the rows that decide how many features stay, and the others, (R, n)."""
-    order = sample_rows(n_rows, n_rows, seeds)
+def split_rows(n_rows: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the rows that decide how many features stay, and the others, (n,)."""
+    order = sample_rows(n_rows, n_rows, seed)
     n = min(MOST_HELD_OUT, round(HELD_OUT * n_rows))
-    return order[:, :n], order[:, n:]
+    return order[:n], order[n:]
 
 
 def above(scores: Tensor, largest: float, place: int) -> Tensor:
@@ -34,10 +32,11 @@ def at_limits(scores: Tensor, largest: float) -> Tensor:
     return torch.stack([above(scores, largest, place) for place in range(N_LIMITS)])
 
 
-def check_places(places: Sequence[int]) -> None:
-    """Refuse places of limits that there are none of with a ValueError."""
-    if not all(place in range(N_LIMITS) for place in places):
-        raise ValueError(f"limits {list(places)} of 0 to {N_LIMITS - 1}")
+def check_place(place: float) -> int:
+    """Return the place of a limit; refuse one that there is none of."""
+    if place not in range(N_LIMITS):
+        raise ValueError(f"limit {place} of 0 to {N_LIMITS - 1}")
+    return int(place)
 
 
 def best(scores: Tensor, keep: int) -> Tensor:
@@ -50,14 +49,13 @@ def best(scores: Tensor, keep: int) -> Tensor:
 def choose_limit(losses: Tensor) -> Tensor:
     """Return the place of the largest limit within a standard error of the best.
 
-    `losses` (R, n, limits) of rows held out; returns (R, 1), int32.
+    `losses` (n, limits) of rows held out; returns (1,), int32.
     """
-    n_rows = losses.shape[1]
-    best_one = losses.mean(dim=1).argmin(dim=1).view(-1, 1, 1)
-    gap = losses - losses.gather(2, best_one.expand(-1, n_rows, -1))
-    error = gap.std(dim=1) / n_rows**0.5
-    near = gap.mean(dim=1) <= error
-    place: Tensor = near.int().argmax(dim=1, keepdim=True)
+    best_one = losses.mean(dim=0).argmin()
+    gap = losses - losses[:, best_one].unsqueeze(1)
+    error = gap.std(dim=0) / len(losses) ** 0.5
+    near = gap.mean(dim=0) <= error
+    place: Tensor = near.int().argmax(dim=0, keepdim=True)
     return place.int()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lessvfl.core.plans import Rows, take
+from lessvfl.core.plans import Rows
 
 LinearMap = tuple[Tensor, Tensor]  # weights (..., out, in), what it adds (..., out, 1)
 
@@ -41,7 +41,7 @@ class BatchMoments:
     """X'X / n of batches that are slices, each computed when it is first asked for.
 
     They are asked for where a batch has at least half as many rows as columns, so those
-    of one epoch take at most twice the memory of the table (S, N, columns).
+    of one epoch take at most twice the memory of the table (..., N, columns).
     """
 
     def __init__(self, table: Tensor) -> None:
@@ -53,10 +53,10 @@ class BatchMoments:
         if not isinstance(rows, slice):
             return False
         n_rows: int = rows.stop - rows.start
-        return 2 * n_rows >= self._table.shape[2]
+        return 2 * n_rows >= self._table.shape[-1]
 
     def squares(self, maps: Tensor, rows: slice) -> Tensor:
-        """Return the mean over rows of |map x|², (S, k) for maps (S, k, columns)."""
+        """Return the mean over rows of |map x|², one for each map (..., columns)."""
         self.add(rows)
         moment = self._known[rows.start, rows.stop]
         squares: Tensor = Quadratic.apply(maps, moment)  # type: ignore[no-untyped-call]
@@ -65,8 +65,8 @@ class BatchMoments:
     def add(self, rows: slice) -> None:
         """Compute the moments of a batch, unless they are known."""
         if (rows.start, rows.stop) not in self._known:
-            X = take(self._table, rows)
-            self._known[rows.start, rows.stop] = X.mT @ X / X.shape[1]
+            X = self._table[..., rows, :]
+            self._known[rows.start, rows.stop] = X.mT @ X / X.shape[-2]
 
 
 class Quadratic(torch.autograd.Function):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from torch.nn import functional as F
 
 from lessvfl.core.plans import Rows, take
 from lessvfl.core.privacy import GradientDefence
-from lessvfl.core.prox import per_replica
 from lessvfl.terms import Task
 
 PERFECT = 1e-12  # a variance of what is left; less is none
@@ -24,26 +22,27 @@ def row_losses(
     y: Tensor,
     task: Task,
     weight: Tensor | None = None,
-    huber_delta: Tensor | None = None,
+    huber_delta: float | None = None,
     flips: float = 0.0,
 ) -> Tensor:
-    """Return the loss of every row, (R, b) or of whatever shape comes before C.
+    """Return the loss of every row, (..., b).
 
-    `z` (R, b, 1) or (R, b, C) is what the fusion network gives: one logit, C logits, or
-    one value; `y` (S, b) are labels: 0/1 as floats, class indices, or values. A row's
-    loss is multiplied by its `weight` (S, b). Beyond `huber_delta` (S, 1) the squared
-    error goes on as a straight line (Huber). Where labels are randomised, each other
-    class is told with a probability of `flips`, and the loss is that of what is told.
+    `z` (..., b, 1) or (..., b, C) is what the fusion network gives: one logit, C
+    logits, or one value; `y` (..., b) are labels: 0/1 as floats, class indices, or
+    values. A row's loss is multiplied by its `weight` (b,). Beyond `huber_delta` the
+    squared error goes on as a straight line (Huber). Where labels are randomised, each
+    other class is drawn with a probability of `flips`, and the loss is that of the
+    class that was drawn.
     """
     if task == "multiclass":
         chosen = y.expand(z.shape[:-1]).unsqueeze(-1)
-        likely = _told(z.log_softmax(dim=-1), flips, z.shape[-1])
+        likely = _drawn(z.log_softmax(dim=-1), flips, z.shape[-1])
         losses = -likely.gather(-1, chosen).squeeze(-1)
     else:
         z = z.squeeze(-1)
         y = y.expand_as(z)
         if task == "binary" and flips:
-            losses = -_told(F.logsigmoid(torch.where(y > 0, z, -z)), flips, 2)
+            losses = -_drawn(F.logsigmoid(torch.where(y > 0, z, -z)), flips, 2)
         elif task == "binary":
             losses = F.binary_cross_entropy_with_logits(z, y, reduction="none")
         elif huber_delta is None:
@@ -53,27 +52,27 @@ def row_losses(
     return losses if weight is None else losses * weight
 
 
-def _told(likely: Tensor, flips: float, n_classes: int) -> Tensor:
-    """Return the log-probability that classes are told, given that they are so."""
+def _drawn(likely: Tensor, flips: float, n_classes: int) -> Tensor:
+    """Return the log-probability that classes are drawn, given that they are so."""
     if not flips:
         return likely
     other = torch.full_like(likely, math.log(flips))
     return torch.logaddexp(other, math.log1p(-n_classes * flips) + likely)
 
 
-def huber(error: Tensor, delta: Tensor) -> Tensor:
+def huber(error: Tensor, delta: float) -> Tensor:
     """Return e² up to |e| = δ, and 2 δ |e| - δ² beyond (Huber, 1964).
 
     As it is: near 0 it is the squared error itself, and its second derivative is at
     most that one's, 2.
     """
     size = error.abs()
-    inside = torch.minimum(size, delta)
+    inside = size.clamp_max(delta)
     return inside * (2 * size - inside)
 
 
-def dispersion(z: Tensor, y: Tensor, huber_delta: Tensor | None = None) -> Tensor:
-    """Return how much larger gradients of a regression are than its curvature, (R,).
+def dispersion(z: Tensor, y: Tensor, huber_delta: float | None = None) -> Tensor:
+    """Return how much larger gradients of a regression are than its curvature.
 
     The mean square of a row's dL/dz over the mean of its second derivative. A loss that
     is a log-likelihood has 1, as those of classes do on average; the squared error has
@@ -81,10 +80,10 @@ def dispersion(z: Tensor, y: Tensor, huber_delta: Tensor | None = None) -> Tenso
     """
     error = z.squeeze(-1) - y
     if huber_delta is None:
-        return 2 * error.square().mean(dim=1)
-    inside = (error.abs() <= huber_delta).to(error).mean(dim=1)
-    squares = torch.minimum(error.abs(), huber_delta).square().mean(dim=1)
-    return 2 * squares / inside.clamp_min(1 / error.shape[1])
+        return 2 * error.square().mean(dim=-1)
+    inside = (error.abs() <= huber_delta).to(error).mean(dim=-1)
+    squares = error.abs().clamp_max(huber_delta).square().mean(dim=-1)
+    return 2 * squares / inside.clamp_min(1 / error.shape[-1])
 
 
 def risk(
@@ -92,17 +91,17 @@ def risk(
     y: Tensor,
     task: Task,
     weight: Tensor | None = None,
-    huber_delta: Tensor | None = None,
+    huber_delta: float | None = None,
 ) -> Tensor:
-    """Return R_B of every replica, (R,): the mean over the rows of a batch.
+    """Return R_B, (...): the mean over the rows of a batch.
 
     Row weights have mean 1 over all training rows, so R_B is the same on average.
     """
-    return row_losses(z, y, task, weight, huber_delta).mean(dim=1)
+    return row_losses(z, y, task, weight, huber_delta).mean(dim=-1)
 
 
 def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
-    """Return H_B of every replica, (R,): squared differences, mean over the rows.
+    """Return H_B, (...): squared differences, mean over the rows.
 
     Sum over the components in K_m as in the paper (`divisor` 1), or their mean as in
     the released code (`divisor` |K_m|).
@@ -112,20 +111,20 @@ def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
 
 @dataclass(frozen=True)
 class Labels:
-    """What the server holds: labels (S, N), the task, and the seeds of the replicas."""
+    """What the server holds: labels (N,), the task, and the seeds of a run."""
 
     y: Tensor
     task: Task
-    seeds: tuple[int, ...]
-    weight: Tensor | None = None  # of every row (S, N), with mean 1; None: all alike
-    huber_delta: Tensor | None = None  # of its loss (S, 1); None: the squared error
-    blocks: Tensor | None = None  # that rows belong to (S, N); None: all are alone
-    flips: float = 0.0  # probability that another class is told, each
+    seed: int  # shared with everybody
+    weight: Tensor | None = None  # of every row (N,), with mean 1; None: all alike
+    huber_delta: float | None = None  # of its loss; None: the squared error
+    blocks: Tensor | None = None  # that rows belong to (N,); None: all are alone
+    flips: float = 0.0  # probability of each other class, where labels are randomised
     defence: GradientDefence | None = None  # of its gradients; None: they leave as such
-    private: tuple[int, ...] = ()  # seeds of its noise, which parties do not know
+    private: int = 0  # seed of its noise, which parties do not know
 
     def released(self, slope: Tensor, *name: str | int) -> Tensor:
-        """Return dL/dz (R, b, C) as the step may use it: with noise that has a price.
+        """Return dL/dz (b, C) as the step may use it: with noise that has a price.
 
         All that leaves the server, and its own network, are computed from it.
         """
@@ -136,48 +135,38 @@ class Labels:
     def blurred(
         self, gradient: Tensor, widths: Sequence[int], *name: str | int
     ) -> Tensor:
-        """Return dL/dh (R, b, E) with what has no price, each party's part alone."""
+        """Return dL/dh (b, E) with what has no price, each party's part alone."""
         if self.defence is None or self.defence.kind == "gaussian":
             return gradient
         parts = [
-            self.defence.blur(own, self.y, self.private, *name, place)
-            for place, own in enumerate(torch.split(gradient, list(widths), dim=2))
+            self.defence.blur(part, self.y, self.private, *name, place)
+            for place, part in enumerate(torch.split(gradient, list(widths), dim=1))
         ]
-        return torch.cat(parts, dim=2)
+        return torch.cat(parts, dim=1)
 
     def at(self, rows: Rows) -> Labels:
         """Return the labels of some rows."""
-        return self._each(lambda values: take(values, rows), "y", "weight", "blocks")
-
-    def of(self, replica: int) -> Labels:
-        """Return the labels of one replica, (1, N)."""
-
-        def one(values: Tensor) -> Tensor:
-            return values if len(values) == 1 else values[replica : replica + 1]
-
-        return self._each(one, "y", "weight", "huber_delta", "blocks")
-
-    def _each(self, change: Callable[[Tensor], Tensor], *names: str) -> Labels:
-        """Return labels with some of their tensors changed, where they have them."""
-        known = {name: getattr(self, name) for name in names}
-        new: dict[str, Any] = {n: change(t) for n, t in known.items() if t is not None}
-        return replace(self, **new)
+        weight, blocks = (
+            None if of_rows is None else take(of_rows, rows)
+            for of_rows in (self.weight, self.blocks)
+        )
+        return replace(self, y=take(self.y, rows), weight=weight, blocks=blocks)
 
     def losses(self, z: Tensor) -> Tensor:
-        """Return the loss of every row, given what the fusion network says of it."""
-        how = (self.task, self.weight, self.huber_delta, self.flips)
-        return row_losses(z, self.y, *how)
+        """Return the loss of every row (..., b), given fusion outputs (..., b, C)."""
+        return row_losses(
+            z, self.y, self.task, self.weight, self.huber_delta, self.flips
+        )
 
     def risk(self, z: Tensor) -> Tensor:
-        """Return R of every replica on these rows, (R,)."""
-        return self.losses(z).mean(dim=1)
+        """Return R on these rows, (...), given fusion outputs (..., b, C)."""
+        return self.losses(z).mean(dim=-1)
 
     def of_log_likelihood(self, gradient: Tensor, z: Tensor) -> Tensor:
-        """Return dL/dh (R, b, E) at outputs z as that of a log-likelihood.
+        """Return dL/dh (b, E) at outputs z as that of a log-likelihood.
 
         Of classes it is that as it is; of a regression it is divided by what is left.
         """
         if self.task != "regression":
             return gradient
-        excess = dispersion(z, self.y, self.huber_delta).clamp_min(PERFECT)
-        return gradient / per_replica(excess, gradient)
+        return gradient / dispersion(z, self.y, self.huber_delta).clamp_min(PERFECT)

@@ -1,6 +1,7 @@
-"""How good predictions and selections are; one number a replica.
+"""How good predictions and selections are.
 
-Written with tensors so that a batch of replicas on a GPU is measured where it lies.
+Written with tensors, so that many runs on a GPU are measured where they lie: whatever
+axes `...` predictions have in front, the results have, too.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ def measure(
     names: Collection[str] | None = None,
     positive: int = 1,
 ) -> dict[str, Tensor]:
-    """Return the measures of a task, or those of these `names`, (R,) each.
+    """Return the measures of a task, or those of these `names`, (...) each.
 
-    `z` (R, n, 1) or (R, n, C) is what the fusion network gives, `y` (S, n) the labels;
-    `offsets` (R, 1, 1) or (R, 1, C) are added to it where a class is decided on. Of two
+    `z` (..., n, 1) or (..., n, C) is what the fusion network gives, `y` (..., n) the
+    labels; `offsets` (1,) or (C,) are added to it where a class is decided on. Of two
     classes the average precision is that of the `positive` one.
     """
-    y = y.expand(z.shape[0], -1)
+    y = y.expand(z.shape[:-1])
     if task == "regression":
-        return {"r2": r2(z.squeeze(2), y)}
+        return {"r2": r2(z.squeeze(-1), y)}
     measures = _decisions(z, y, offsets)
     ranked: dict[str, Callable[[], Tensor]] = {
         "auc": lambda: _area(z, y),
         "average_precision": lambda: average_precision(
-            z.squeeze(2) if positive else -z.squeeze(2), y == positive
+            z.squeeze(-1) if positive else -z.squeeze(-1), y == positive
         ),
     }
     for name in MEASURES[task]:
@@ -52,47 +53,48 @@ def measure(
 
 
 def predicted_shares(z: Tensor, offsets: Tensor | None = None) -> Tensor:
-    """Return the share of rows that each class is predicted for, (R, C)."""
+    """Return the share of rows that each class is predicted for, (..., C)."""
     decided = z if offsets is None else z + offsets
-    if z.shape[2] == 1:
-        second = (decided.squeeze(2) > 0).double().mean(dim=1)
-        return torch.stack([1 - second, second], dim=1)
-    classes = decided.argmax(dim=2)
-    return class_sizes(classes, z.shape[2]).double() / max(1, z.shape[1])
+    n_rows, n_outputs = z.shape[-2:]
+    if n_outputs == 1:
+        second = (decided.squeeze(-1) > 0).double().mean(dim=-1)
+        return torch.stack([1 - second, second], dim=-1)
+    classes = decided.argmax(dim=-1)
+    return class_sizes(classes, n_outputs).double() / max(1, n_rows)
 
 
 def constant(
     y_train: Tensor, y: Tensor, task: Task, n_classes: int, positive: int = 1
 ) -> dict[str, Tensor]:
-    """Return the measures of what predicts the same for every row, (1,) each.
+    """Return the measures of what predicts the same for every row.
 
     That is the most frequent class of the training rows, or their mean. All rows tie,
     so that the area is one half and the average precision the share of positives.
     """
     if task == "regression":
-        z = y_train.double().mean().expand(1, len(y), 1)
+        z = y_train.double().mean().expand(len(y), 1)
     else:
         best = torch.bincount(y_train.long(), minlength=n_classes).argmax()
         chosen = torch.nn.functional.one_hot(best, n_classes).double()
         row = chosen if task == "multiclass" else chosen[1:] - 0.5
-        z = row.expand(1, len(y), -1)
-    return measure(z, y.unsqueeze(0), task, positive=positive)
+        z = row.expand(len(y), -1)
+    return measure(z, y, task, positive=positive)
 
 
 def _decisions(z: Tensor, y: Tensor, offsets: Tensor | None) -> dict[str, Tensor]:
     """Return the measures of the classes that are decided on."""
-    n_classes = max(2, z.shape[2])
-    found_hits, found_sizes = [], []
-    for part in parts(z.shape[1]):  # whole numbers: parts add up to the bit
-        classes = y[:, part].long()
-        decided = z[:, part] if offsets is None else z[:, part] + offsets
-        right = is_right(decided.unsqueeze(2), classes)
-        found_hits.append(class_hits(right, classes, n_classes).double())
-        found_sizes.append(class_sizes(classes, n_classes))
-    hits, sizes = torch.stack(found_hits).sum(dim=0), torch.stack(found_sizes).sum(0)
+    n_classes = max(2, z.shape[-1])
+    hits, sizes = [], []
+    for part in parts(z.shape[-2]):  # whole numbers: parts add up to the bit
+        classes = y[..., part].long()
+        decided = z[..., part, :] if offsets is None else z[..., part, :] + offsets
+        right = is_right(decided.unsqueeze(-2), classes)
+        hits.append(class_hits(right, classes, n_classes).double())
+        sizes.append(class_sizes(classes, n_classes))
+    all_hits, all_sizes = torch.stack(hits).sum(dim=0), torch.stack(sizes).sum(dim=0)
     return {
-        "accuracy": accuracy(hits, sizes).squeeze(1),
-        "balanced_accuracy": balanced_accuracy(hits, sizes).squeeze(1),
+        "accuracy": accuracy(all_hits, all_sizes).squeeze(-1),
+        "balanced_accuracy": balanced_accuracy(all_hits, all_sizes).squeeze(-1),
     }
 
 
@@ -113,106 +115,109 @@ def decision_offsets(threshold: Sequence[float] | None, n_outputs: int) -> list[
 
 
 def is_right(z: Tensor, y: Tensor) -> Tensor:
-    """Tell which rows are predicted right, (S, n, G), for G settings at once.
+    """Tell which rows are predicted right, (..., n, G), for G settings at once.
 
-    `z` (S, n, G, 1) or (S, n, G, C) is what fusion networks give, `y` (S, n) classes.
+    `z` (..., n, G, 1) or (..., n, G, C) is what fusion networks give, `y` (..., n) are
+    classes.
     """
-    if z.shape[3] == 1:
-        return (z.squeeze(3) > 0) == y.unsqueeze(2).bool()
-    return z.argmax(dim=3) == y.unsqueeze(2)
+    if z.shape[-1] == 1:
+        return (z.squeeze(-1) > 0) == y.unsqueeze(-1).bool()
+    return z.argmax(dim=-1) == y.unsqueeze(-1)
 
 
 def class_hits(right: Tensor, y: Tensor, n_classes: int) -> Tensor:
-    """Count the rows of every class predicted right, (S, C, G)."""
-    members = torch.nn.functional.one_hot(y, n_classes).float()  # (S, n, C)
+    """Count the rows of every class predicted right, (..., C, G)."""
+    members = torch.nn.functional.one_hot(y, n_classes).float()  # (..., n, C)
     return members.mT @ right.float()  # whole numbers
 
 
 def class_sizes(y: Tensor, n_classes: int) -> Tensor:
-    """Count the rows of every class, (S, C)."""
-    return torch.nn.functional.one_hot(y, n_classes).sum(dim=1)
+    """Count the rows of every class, (..., C)."""
+    return torch.nn.functional.one_hot(y, n_classes).sum(dim=-2)
 
 
 def accuracy(hits: Tensor, sizes: Tensor) -> Tensor:
-    """Return the share of rows predicted right, (S, G)."""
-    return hits.double().sum(dim=1) / sizes.sum(dim=1, keepdim=True)
+    """Return the share of rows predicted right, (..., G)."""
+    return hits.double().sum(dim=-2) / sizes.sum(dim=-1, keepdim=True)
 
 
 def balanced_accuracy(hits: Tensor, sizes: Tensor) -> Tensor:
-    """Return the mean of every class's share predicted right, (S, G).
+    """Return the mean of every class's share predicted right, (..., G).
 
     Classes without a row are left out.
     """
-    sizes = sizes.unsqueeze(2)
+    sizes = sizes.unsqueeze(-1)
     shares = hits.double() / sizes.clamp_min(1)
-    return shares.sum(dim=1) / (sizes > 0).sum(dim=1)
+    return shares.sum(dim=-2) / (sizes > 0).sum(dim=-2)
 
 
 def auc(scores: Tensor, y: Tensor) -> Tensor:
-    """Return the area under the ROC curve, (R,); NaN where one class has no row.
+    """Return the area under the ROC curve, (...); NaN where one class has no row.
 
     The share of (positive, negative) pairs in the right order, ties counting half.
     """
     scores = scores.contiguous()
     ordered = _sorted(scores)
-    n_positive = y.sum(dim=1, dtype=torch.double)
+    n_positive = y.sum(dim=-1, dtype=torch.double)
     wins = -n_positive * (n_positive + 1) / 2
-    for part in parts(y.shape[1]):
-        some = scores[:, part].contiguous()
+    for part in parts(y.shape[-1]):
+        some = scores[..., part].contiguous()
         below = torch.searchsorted(ordered, some)
         not_above = torch.searchsorted(ordered, some, right=True)
         rank = (below + not_above + 1).double() / 2  # from 1, ties share their mean
-        wins = wins + (rank * y[:, part]).sum(dim=1)
-    return wins / (n_positive * (y.shape[1] - n_positive))
+        wins = wins + (rank * y[..., part]).sum(dim=-1)
+    return wins / (n_positive * (y.shape[-1] - n_positive))
 
 
 def _area(z: Tensor, y: Tensor) -> Tensor:
     """Return the area under the ROC curve; of many classes the mean of each one's.
 
-    That is the area of its probability against all others, (R,); classes that no row
+    That is the area of its probability against all others; classes that no row
     or every row has are left out.
     """
-    if z.shape[2] == 1:
-        return auc(z.squeeze(2), y)
-    probabilities = z.double().softmax(dim=2)
-    each = [auc(probabilities[:, :, k], (y == k).double()) for k in range(z.shape[2])]
+    if z.shape[-1] == 1:
+        return auc(z.squeeze(-1), y)
+    by_class = z.double().softmax(dim=-1).unbind(dim=-1)
+    each = [auc(share, (y == k).double()) for k, share in enumerate(by_class)]
     return torch.stack(each).nanmean(dim=0)
 
 
 def average_precision(scores: Tensor, y: Tensor) -> Tensor:
-    """Return the mean over the positives of the precision at their score, (R,).
+    """Return the mean over the positives of the precision at their score, (...).
 
     Precision is the share of positives among the rows that score as much or more; NaN
     where all rows are of one class.
     """
-    means = []
-    for own, is_hit in zip(scores, y.bool(), strict=True):
-        of_all, hits = _sorted(own[None])[0], _sorted(own[is_hit][None])[0]
-        n_all = len(of_all) - torch.searchsorted(of_all, hits)
-        n_hits = len(hits) - torch.searchsorted(hits, hits)
-        mean = (n_hits.double() / n_all).mean()
-        means.append(torch.where(is_hit.all(), torch.nan, mean))
-    return torch.stack(means)
+    if scores.dim() > 1:
+        return torch.stack(
+            [average_precision(*run) for run in zip(scores, y, strict=True)]
+        )
+    is_hit = y.bool()
+    of_all, hits = _sorted(scores), _sorted(scores[is_hit])
+    n_all = len(of_all) - torch.searchsorted(of_all, hits)
+    n_hits = len(hits) - torch.searchsorted(hits, hits)
+    mean = (n_hits.double() / n_all).mean()
+    return torch.where(is_hit.all(), torch.nan, mean)
 
 
 def _sorted(scores: Tensor) -> Tensor:
     """Return scores in order; torch would remember eight bytes of places for each."""
     if scores.device.type != "cpu":
-        return scores.sort(dim=1).values
-    return torch.from_numpy(np.sort(scores.numpy(force=True), axis=1))
+        return scores.sort(dim=-1).values
+    return torch.from_numpy(np.sort(scores.numpy(force=True), axis=-1))
 
 
 def r2(predicted: Tensor, y: Tensor) -> Tensor:
-    """Return the coefficient of determination, (R,); NaN where all `y` are equal."""
+    """Return the coefficient of determination, (...); NaN where all `y` are equal."""
     predicted, y = predicted.double(), y.double()
-    largest = torch.maximum(predicted.abs().amax(dim=1), y.abs().amax(dim=1))
+    largest = torch.maximum(predicted.abs().amax(dim=-1), y.abs().amax(dim=-1))
     mantissa, _ = torch.frexp(largest.clamp_min(SMALLEST))
     # A power of two, which changes no digit: squares of 1e200 are none.
-    power = (largest.clamp_min(SMALLEST) / (2 * mantissa)).unsqueeze(1)
+    power = (largest.clamp_min(SMALLEST) / (2 * mantissa)).unsqueeze(-1)
     predicted, y = predicted / power, y / power
-    residual = (y - predicted).square().sum(dim=1)
-    total = (y - y.mean(dim=1, keepdim=True)).square().sum(dim=1)
-    flat = (y == y[:, :1]).all(dim=1)
+    residual = (y - predicted).square().sum(dim=-1)
+    total = (y - y.mean(dim=-1, keepdim=True)).square().sum(dim=-1)
+    flat = (y == y[..., :1]).all(dim=-1)
     score = (1 - residual / total).clamp_min(WORST)
     return torch.where(flat, torch.nan, score)
 

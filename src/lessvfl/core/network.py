@@ -1,24 +1,15 @@
-"""Networks with a replica axis: the default MLP, and any module of the user's.
+"""Networks: the default MLP, and what the algorithm asks of any network.
 
-Every parameter carries a leading axis R. :class:`MLP` is made of stacked layers
-(batched products); :class:`Lifted` stacks the state of a ``torch.nn.Module`` and maps
-its forward pass with ``torch.func.vmap`` (R = 1 calls the module plainly; what vmap
-cannot map runs replica by replica). Layers are stacked by hand because that takes a
-third of the time: forward and back of a 210-64-64-16 network at batch 32 take 0.76 ms
-for R = 1 and 1.2 ms for R = 8 on two cores, ``vmap`` of the module 2.3 and 3.4 ms.
-Both kinds show their input groups and can be narrowed:
+:class:`MLP` is made of Linear layers by hand; :class:`lessvfl.core.lifted.Lifted` is
+any ``torch.nn.Module`` of the user's. Both show their input groups and can be narrowed:
 
-- *columns* are what a network is fed, (S, n, columns), S = 1 (shared) or S = R;
+- *columns* are what a network is fed, (n, columns);
 - *slots* are the places of the input axis of the first layer's weights: a column of a
   Linear, an input channel of a Conv, which may take several columns.
-
-Narrowing cuts what no replica keeps and masks the rest, so that replicas with different
-sets share one batch; :meth:`replica` gives one of them back, cut to its own set.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -38,8 +29,7 @@ from lessvfl.core.passes import (
     OutputGuard,
     Passes,
     linear_layer,
-    masked,
-    wide_mask,
+    wide,
 )
 from lessvfl.core.pieces import with_pieces
 from lessvfl.core.plans import stream
@@ -120,10 +110,6 @@ class Network(Protocol):
     """What the algorithm asks of a network."""
 
     @property
-    def n_replicas(self) -> int:
-        """Return R."""
-
-    @property
     def n_outputs(self) -> int:
         """Return the width of the output."""
 
@@ -133,22 +119,18 @@ class Network(Protocol):
 
     @property
     def input_weights(self) -> Tensor:
-        """Return π(θ), the parameter (R, out, slots, ...)."""
-
-    @property
-    def output_mask(self) -> Tensor:
-        """Return which outputs each replica has, (R, n_outputs)."""
+        """Return π(θ), the parameter (out, slots, ...)."""
 
     def parameters(self) -> list[Tensor]:
-        """Return every parameter, (R, ...) each."""
+        """Return every parameter."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map (S, n, columns) to (R, n, n_outputs)."""
+        """Map (n, columns) to (n, n_outputs)."""
 
     def passes(self, inputs: bool = False) -> Passes:
         """Return this network forward and back, for as long as it is not narrowed.
 
-        With `inputs` the way back also gives dL/dx, for x (R, n, columns).
+        With `inputs` the way back also gives dL/dx, for x (n, columns).
         """
 
     def train(self, mode: bool) -> None:
@@ -157,41 +139,22 @@ class Network(Protocol):
     def narrow(
         self, slots: Tensor | None = None, outputs: Tensor | None = None
     ) -> Network:
-        """Keep these slots (R, slots) and outputs (R, n_outputs), masks."""
+        """Keep these slots (slots,) and outputs (n_outputs,), masks."""
 
-    def redrawn(self, seeds: tuple[int, ...], name: str) -> Network | None:
+    def redrawn(self, seed: int, name: str) -> Network | None:
         """Return a copy whose input weights are drawn anew, at their full scale.
 
         None: it starts at full scale, and nothing would be gained.
         """
 
-    def replica(self, index: int) -> Network:
-        """Return one replica, R = 1, cut to its own slots and outputs."""
-
     def astype(self, dtype: torch.dtype) -> Network:
         """Return a copy with parameters of that number format."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return the parameters of a network with R = 1, without the axis."""
+        """Return the parameters by name."""
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over parameters as :meth:`state` gives them."""
-
-
-def kept_by_any(mask: Tensor | None, n: int, device: torch.device) -> Tensor:
-    """Return the indices that any replica keeps."""
-    if mask is None:
-        return torch.arange(n, device=device)
-    return mask.any(dim=0).nonzero().squeeze(1)
-
-
-def mask_left(old: Tensor | None, new: Tensor | None, union: Tensor) -> Tensor | None:
-    """Combine masks on what is left; None where every replica keeps all of it."""
-    if new is None:
-        return old
-    mask = new if old is None else new & old
-    mask = mask[:, union]
-    return None if bool(mask.all()) else mask
 
 
 def _leaf(values: Tensor) -> Tensor:
@@ -201,8 +164,9 @@ def _leaf(values: Tensor) -> Tensor:
 class MLP:
     """The default network: Linear layers with one activation between them.
 
-    Weights are (R, out, in), biases (R, out). With `pieces` the first layer sees shares
-    beside every column (``core/pieces.py``), and its weights are (R, out, in, 1 + k).
+    Weights are (out, in), biases (out,). With `pieces` the first layer sees shares
+    beside every column (``core/pieces.py``), and its weights are (out, in, 1 + k).
+    Weights of many networks may be stacked, (..., out, in), for calls and passes.
     """
 
     def __init__(
@@ -210,71 +174,52 @@ class MLP:
         weights: list[Tensor],
         biases: list[Tensor],
         activation: str,
-        slot_mask: Tensor | None = None,
-        output_mask: Tensor | None = None,
         guard: OutputGuard | None = None,
         pieces: Tensor | None = None,
     ) -> None:
         self.weights = weights
         self.biases = biases
         self.activation = activation
-        self._slot_mask = slot_mask  # (R, in) or None
-        self._output_mask = output_mask  # (R, out) or None
         self._guard = guard  # on the first layer's output
-        self.pieces = pieces  # (R, in, k, 2) or None
+        self.pieces = pieces  # (in, k, 2) or None
 
     @classmethod
     def create(
         cls,
         widths: tuple[int, ...],
         activation: str,
-        seeds: tuple[int, ...],
+        seed: int,
         name: str,
         dtype: torch.dtype,
         device: torch.device,
         input_scale: float = 1.0,
     ) -> MLP:
-        """Draw Glorot-uniform weights and zero biases, one stream a seed and layer.
+        """Draw Glorot-uniform weights and zero biases, a random stream a layer.
 
         Those of the first layer are multiplied by `input_scale`.
         """
         weights, biases = [], []
         for layer, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
-            w = _glorot(n_out, n_in, seeds, "init", name, layer)
+            w = _glorot(n_out, n_in, seed, "init", name, layer)
             w = w * (input_scale if layer == 0 else 1)
             weights.append(_leaf(w.to(device, dtype)))
-            biases.append(
-                _leaf(torch.zeros(len(seeds), n_out, device=device, dtype=dtype))
-            )
+            biases.append(_leaf(torch.zeros(n_out, device=device, dtype=dtype)))
         return cls(weights, biases, activation)
-
-    @property
-    def n_replicas(self) -> int:
-        """Return R."""
-        return self.weights[0].shape[0]
 
     @property
     def n_outputs(self) -> int:
         """Return the width of the output."""
-        return self.weights[-1].shape[1]
+        return self.biases[-1].shape[-1]
 
     @property
     def column_slots(self) -> Tensor:
         """Return the slot of every column: itself."""
-        return torch.arange(self.weights[0].shape[2], device=self.weights[0].device)
+        return torch.arange(self.weights[0].shape[1], device=self.weights[0].device)
 
     @property
     def input_weights(self) -> Tensor:
-        """Return the first layer's weights, (R, out, in)."""
+        """Return the first layer's weights, (out, in)."""
         return self.weights[0]
-
-    @functools.cached_property
-    def output_mask(self) -> Tensor:
-        """Return which outputs each replica has, (R, n_outputs)."""
-        if self._output_mask is not None:
-            return self._output_mask
-        size = (self.n_replicas, self.n_outputs)
-        return torch.ones(size, dtype=torch.bool, device=self.weights[0].device)
 
     def parameters(self) -> list[Tensor]:
         """Return weights and biases, layer by layer."""
@@ -294,17 +239,14 @@ class MLP:
         return is_linear and self._guard is None and self.pieces is None
 
     def collapse(self) -> Tensor:
-        """Return the one map that linear layers make, (R, out, in + 1).
+        """Return the one map that linear layers make, (..., out, in + 1).
 
         The last column is what the map adds.
         """
-        first = masked(self.weights[0], self._slot_mask)
-        whole, added = linear.collapse([first, *self.weights[1:]], self.biases)
-        A = torch.cat([whole, added], dim=-1)
-        return A if self._output_mask is None else A * self._output_mask.unsqueeze(2)
+        return torch.cat(linear.collapse(self.weights, self.biases), dim=-1)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map (S, n, in) to (R, n, out)."""
+        """Map (..., n, in) to (..., n, out)."""
         if self.is_linear:
             A = self.collapse()
             return linear_layer(x, A[..., :-1], A[..., -1])
@@ -312,14 +254,12 @@ class MLP:
         last = len(self.weights) - 1
         x = with_pieces(x, self.pieces)
         for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
-            if layer == 0:
-                w = masked(w.flatten(2), wide_mask(self._slot_mask, self.pieces))
-            x = linear_layer(x, w, b)
+            x = linear_layer(x, wide(w, self.pieces) if layer == 0 else w, b)
             if layer == 0 and self._guard is not None:
                 x = self._guard.release(x)
             if act is not None and layer < last:
                 x = act(x)
-        return masked(x, self._output_mask)
+        return x
 
     def passes(self, inputs: bool = False) -> Passes:
         """Return this network forward and back, rows without autograd."""
@@ -327,113 +267,79 @@ class MLP:
             return Collapsed(self.collapse, self.parameters(), inputs)
         if self.pieces is not None and inputs:
             return Graph(self, self.parameters(), inputs)
-        masks = (self._slot_mask, self._output_mask)
-        own = (self.parameters(), self.activation, *masks, inputs, self._guard)
-        return ChainRule(*own, self.pieces)
+        return ChainRule(
+            self.parameters(), self.activation, inputs, self._guard, self.pieces
+        )
 
     def behind(self, guard: OutputGuard) -> MLP:
         """Return this network, its weights the same, its first layer's output guarded.
 
         For as long as it is not narrowed.
         """
-        own = (self.activation, self._slot_mask, self._output_mask, guard, self.pieces)
-        return MLP(self.weights, self.biases, *own)
+        return MLP(self.weights, self.biases, self.activation, guard, self.pieces)
 
     def narrow(self, slots: Tensor | None = None, outputs: Tensor | None = None) -> MLP:
         """Keep these inputs and outputs; weights keep their values."""
-        device = self.weights[0].device
-        ins = kept_by_any(slots, self.weights[0].shape[2], device)
-        outs = kept_by_any(outputs, self.n_outputs, device)
-        weights, biases = list(self.weights), list(self.biases)
-        weights[0] = weights[0][:, :, ins]
-        weights[-1] = weights[-1][:, outs]
-        biases[-1] = biases[-1][:, outs]
-        masks = (
-            mask_left(self._slot_mask, slots, ins),
-            mask_left(self._output_mask, outputs, outs),
-        )
-        pieces = None if self.pieces is None else self.pieces[:, ins]
-        return self._copy(weights, biases, *masks, pieces)
+        weights, biases, pieces = list(self.weights), list(self.biases), self.pieces
+        if slots is not None:
+            weights[0] = weights[0][:, slots]
+            pieces = None if pieces is None else pieces[slots]
+        if outputs is not None:
+            weights[-1] = weights[-1][outputs]
+            biases[-1] = biases[-1][outputs]
+        return self._copy(weights, biases, pieces)
 
     def curved(self, pieces: Tensor) -> MLP:
-        """Return a copy that sees shares by pieces (R, in, k, 2), weights at zero."""
-        first = self.weights[0].unsqueeze(3)
-        shares = first.new_zeros(*first.shape[:3], pieces.shape[2])
-        weights = [torch.cat([first, shares], dim=3), *self.weights[1:]]
-        masks = (self._slot_mask, self._output_mask)
-        return self._copy(weights, self.biases, *masks, pieces)
+        """Return a copy that sees shares by pieces (in, k, 2), weights at zero."""
+        first = self.weights[0].unsqueeze(2)
+        shares = first.new_zeros(*first.shape[:2], pieces.shape[1])
+        weights = [torch.cat([first, shares], dim=2), *self.weights[1:]]
+        return self._copy(weights, self.biases, pieces)
 
     def _copy(
-        self,
-        weights: list[Tensor],
-        biases: list[Tensor],
-        slot_mask: Tensor | None = None,
-        output_mask: Tensor | None = None,
-        pieces: Tensor | None = None,
+        self, weights: list[Tensor], biases: list[Tensor], pieces: Tensor | None
     ) -> MLP:
-        """Return a network of this activation with values of its own."""
-        leaves = ([_leaf(w) for w in weights], [_leaf(b) for b in biases])
-        return MLP(*leaves, self.activation, slot_mask, output_mask, None, pieces)
+        """Return a network of this activation with copies of these values."""
+        weights, biases = [_leaf(w) for w in weights], [_leaf(b) for b in biases]
+        return MLP(weights, biases, self.activation, pieces=pieces)
 
-    def redrawn(self, seeds: tuple[int, ...], name: str) -> MLP:
+    def redrawn(self, seed: int, name: str) -> MLP:
         """Return a copy whose first layer is drawn anew for the inputs it has."""
         first = self.weights[0]
-        _, n_out, *ins = first.shape
-        n_in = math.prod(ins)
-        fresh = _glorot(n_out, n_in, seeds, "redraw", name).to(first).view_as(first)
+        n_out, *ins = first.shape
+        fresh = _glorot(n_out, math.prod(ins), seed, "redraw", name)
+        fresh = fresh.to(first).view_as(first)
         if self.pieces is not None:  # values weigh as much as if they stood alone
             fresh[..., 0] *= math.sqrt(ins[1])
-        masks = (self._slot_mask, self._output_mask)
-        weights = [fresh, *self.weights[1:]]
-        return self._copy(weights, self.biases, *masks, self.pieces)
-
-    def replica(self, index: int) -> MLP:
-        """Return one replica, cut to its own inputs and outputs."""
-        pick = slice(index, index + 1)
-        weights, biases = ([t[pick] for t in ts] for ts in (self.weights, self.biases))
-        pieces = None if self.pieces is None else self.pieces[pick]
-        alone = self._copy(weights, biases, pieces=pieces)
-        return alone.narrow(
-            None if self._slot_mask is None else self._slot_mask[pick],
-            None if self._output_mask is None else self._output_mask[pick],
-        )
+        return self._copy([fresh, *self.weights[1:]], self.biases, self.pieces)
 
     def astype(self, dtype: torch.dtype) -> MLP:
         """Return a copy with parameters of that number format."""
         weights = [w.to(dtype) for w in self.weights]
         biases = [b.to(dtype) for b in self.biases]
         pieces = None if self.pieces is None else self.pieces.to(dtype)
-        masks = (self._slot_mask, self._output_mask)
-        return self._copy(weights, biases, *masks, pieces)
+        return self._copy(weights, biases, pieces)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the parameters of the one replica."""
-        assert self.n_replicas == 1
+        """Return the parameters by name."""
         named = {}
         for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
-            named[f"layer{layer}.weight"] = w.detach()[0]
-            named[f"layer{layer}.bias"] = b.detach()[0]
+            named[f"layer{layer}.weight"] = w.detach()
+            named[f"layer{layer}.bias"] = b.detach()
         if self.pieces is not None:
-            named["pieces"] = self.pieces[0]
+            named["pieces"] = self.pieces
         return named
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over parameters of the same shapes."""
         with torch.no_grad():
-            for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
-                w[0] = state[f"layer{layer}.weight"]
-                b[0] = state[f"layer{layer}.bias"]
-            if self.pieces is not None:
-                self.pieces[0] = state["pieces"]
+            for name, tensor in self.state().items():
+                tensor.copy_(state[name])
 
 
-def _glorot(n_out: int, n_in: int, seeds: tuple[int, ...], *name: str | int) -> Tensor:
-    """Draw Glorot-uniform weights (R, out, in), a stream for every seed."""
+def _glorot(n_out: int, n_in: int, seed: int, *name: str | int) -> Tensor:
+    """Draw Glorot-uniform weights (out, in)."""
     limit = math.sqrt(6 / (n_in + n_out))
-    draws = {
-        seed: torch.rand(
-            n_out, n_in, generator=stream(seed, *name), dtype=torch.float64
-        )
-        for seed in set(seeds)
-    }
-    return torch.stack([(2 * draws[seed] - 1) * limit for seed in seeds])
+    generator = stream(seed, *name)
+    draws = torch.rand(n_out, n_in, generator=generator, dtype=torch.float64)
+    return (2 * draws - 1) * limit

@@ -14,9 +14,9 @@ from lessvfl.core.ratings import Rating
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one replica of a party ends with."""
+    """What a party ends a run with."""
 
-    net: Network  # R = 1, cut to its own slots and outputs
+    net: Network  # cut to its slots and outputs
     kept: tuple[bool, ...]  # of every feature
     importance: tuple[float, ...]  # norm of every feature's input weights
     slots: tuple[bool, ...]  # kept places of the network it started with
@@ -37,19 +37,19 @@ class Whole:
 
 
 def cut_columns(X: Tensor, used: Tensor) -> Tensor:
-    """Return the columns of a table (S, N, columns) that are in use, in memory."""
-    return X[:, :, used]
+    """Return the columns of a table (N, columns) that are in use, in memory."""
+    return X[:, used]
 
 
 @dataclass(frozen=True)
 class PartyData:
     """What a party brings into a run; what it selects later is not in here."""
 
-    X_train: Tensor  # (S, N, columns); S = 1 (the same for all replicas) or S = R
+    X_train: Tensor  # (N, columns)
     X_test: Tensor
     groups: Tensor  # (columns,), the feature of every column
     must_keep: Sequence[bool] = ()  # own features a selection by shadows may not remove
     cut: Callable[[Tensor, Tensor], Tensor] = cut_columns  # a table on disk has its own
-    blocks: Tensor | None = None  # of training rows (S, N), int64; None: all are alone
-    alone: Tensor | None = None  # (S, n, columns), rows that no other party has
-    places: Tensor | None = None  # of training rows (S, N) in the party's own file
+    blocks: Tensor | None = None  # of training rows (N,), int64; None: all are alone
+    alone: Tensor | None = None  # (n, columns), rows that no other party has
+    places: Tensor | None = None  # of training rows (N,) in the party's own file

@@ -22,33 +22,31 @@ DEPENDENT = 1e-3  # of the largest singular value, below which a direction is no
 
 
 def with_pieces(x: Tensor, pieces: Tensor | None) -> Tensor:
-    """Return columns (S, n, in), each with its shares beside it.
+    """Return columns (n, in), each with its shares beside it, (n, in * (1 + k)).
 
-    `pieces` (R, in, k, 2) are the start of every piece and one over its width, or 0 for
-    a piece that says nothing. Returns (R, n, in * (1 + k)).
+    `pieces` (in, k, 2) are the start of every piece and one over its width, or 0 for a
+    piece that says nothing.
     """
     if pieces is None:
         return x
-    start, steepness = pieces.unsqueeze(1).unbind(dim=-1)  # (R, 1, in, k) each
+    start, steepness = pieces.unbind(dim=-1)  # (in, k) each
     x = x.unsqueeze(-1)
     shares = ((x - start) * steepness).clamp(0, 1) - 0.5 * (steepness > 0)
-    return torch.cat([x.expand(len(shares), -1, -1, -1), shares], dim=-1).flatten(2)
+    return torch.cat([x, shares], dim=-1).flatten(-2)
 
 
 def pieces_for_curves(
     X: Tensor, Z: Tensor, blocks: Tensor | None = None
 ) -> Tensor | None:
-    """Return the pieces (R, in, k, 2) of columns X (S, n, in) that act by a curve on Z.
+    """Return the pieces (in, k, 2) of columns X (n, in) that act by a curve on Z.
 
-    Z are the responses (R, n, E); of rows of one block (R, n) the first counts. None:
-    no column is curved, or rows are too few to tell.
+    Z are the responses (n, E); of rows of one block (n,) the first counts. None: no
+    column is curved, or rows are too few to tell.
     """
-    tables = X.expand(len(Z), -1, -1)
-    found = []
-    for replica, table in enumerate(zip(tables, Z, strict=True)):
-        first = slice(None) if blocks is None else first_of_each(blocks[replica])
-        found.append(_of_table(*(part[first] for part in table)))
-    pieces = torch.stack(found)
+    if blocks is not None:
+        first = first_of_each(blocks)
+        X, Z = X[first], Z[first]
+    pieces = _of_table(X, Z)
     return pieces if bool(pieces.any()) else None
 
 
@@ -81,7 +79,7 @@ def _of_table(X: Tensor, Z: Tensor) -> Tensor:
         some = own[:, 1] > 0
         if int(some.sum()) < 2:  # two values make a line
             continue
-        shares = with_pieces(x.view(1, -1, 1), own[some].view(1, 1, -1, 2))[0, :, 1:]
+        shares = with_pieces(x.view(-1, 1), own[some].unsqueeze(0))[:, 1:]
         shares = shares.double() - lines @ (lines.T @ shares.double())
         U, size, _ = torch.linalg.svd(shares, full_matrices=False)
         U = U[:, size > DEPENDENT * len(r) ** 0.5]

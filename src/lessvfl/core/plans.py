@@ -6,7 +6,7 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from lessvfl.core.adam import Optimizer
 from lessvfl.core.ending import ROUNDING, fewest_steps, most_looks
 from lessvfl.terms import Stage, stream_seed
 
-Rows = slice | Tensor  # a slice, or indices (1, b) shared or (R, b), one row a replica
+Rows = slice | Tensor  # a slice, or row numbers (b,)
 RowOrder = Literal["shuffle", "blocks", "file"]
 ROW_ORDERS: tuple[RowOrder, ...] = ("shuffle", "blocks", "file")
 
@@ -49,21 +49,20 @@ def stream(seed: int, *names: str | int) -> torch.Generator:
 
 
 def shuffled(
-    n: int, seeds: Sequence[int], *name: str | int, device: torch.device | None = None
+    n: int, seed: int, *name: str | int, device: torch.device | None = None
 ) -> Tensor:
-    """Return a random order of n rows for every seed, (len(seeds), n)."""
-    orders = [torch.randperm(n, generator=stream(seed, *name)) for seed in seeds]
-    return torch.stack(orders).to(device)
+    """Return a random order of n rows."""
+    return torch.randperm(n, generator=stream(seed, *name)).to(device)
 
 
-def sample_rows(n_samples: int, n_rows: int, seeds: Sequence[int]) -> Tensor:
-    """Return rows drawn without replacement, (R, n_rows), the same for everybody.
+def sample_rows(n_samples: int, n_rows: int, seed: int) -> Tensor:
+    """Return rows drawn without replacement, the same for everybody.
 
     Few of very many are drawn one by one, so that memory is that of the sample.
     """
     if n_samples < MANY_ROWS or 4 * n_rows > n_samples:
-        return shuffled(n_samples, seeds, "sample")[:, :n_rows]
-    return torch.stack([_draw(n_samples, n_rows, stream(s, "sample")) for s in seeds])
+        return shuffled(n_samples, seed, "sample")[:n_rows]
+    return _draw(n_samples, n_rows, stream(seed, "sample"))
 
 
 def _draw(n_samples: int, n_rows: int, generator: torch.Generator) -> Tensor:
@@ -78,22 +77,15 @@ def _draw(n_samples: int, n_rows: int, generator: torch.Generator) -> Tensor:
 def hold_out(
     order: Tensor, n_rows: int, blocks: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Split random orders of rows (R, n) into those held out and the rest.
+    """Split a random order of rows into those held out and the rest.
 
-    About `n_rows` are held out, in whole blocks where rows have any, (S, n): blocks in
-    random order, as many as fit, or the smallest where none does. Replicas hold out
-    equally many rows; what some of them have beyond is left out of both.
+    About `n_rows` are held out, in whole blocks where rows have any: blocks in random
+    order, as many as fit, or the smallest where none does.
     """
     if blocks is None:
-        return order[:, :n_rows], order[:, n_rows:]
-    orders, counts = [], []
-    for r, own_order in enumerate(order):
-        own = blocks[min(r, len(blocks) - 1)].to(own_order.device)
-        is_held = _held_blocks(own, own_order, n_rows)[own_order]
-        orders.append(torch.cat([own_order[is_held], own_order[~is_held]]))
-        counts.append(int(is_held.sum()))
-    split = torch.stack(orders)
-    return split[:, : min(counts)], split[:, max(counts) :]
+        return order[:n_rows], order[n_rows:]
+    is_held = _held_blocks(blocks.to(order.device), order, n_rows)[order]
+    return order[is_held], order[~is_held]
 
 
 def _held_blocks(blocks: Tensor, order: Tensor, n_rows: int) -> Tensor:
@@ -114,15 +106,8 @@ def _held_blocks(blocks: Tensor, order: Tensor, n_rows: int) -> Tensor:
 
 
 def take(table: Tensor, rows: Rows) -> Tensor:
-    """Return rows of a table (S, N, ...), S = 1 (shared by all replicas) or S = R."""
-    if isinstance(rows, slice):
-        return table[:, rows]
-    if rows.shape[0] == 1:
-        return table.index_select(1, rows[0])
-    if table.shape[0] == 1:
-        return table[0][rows]
-    replicas = torch.arange(table.shape[0], device=table.device).unsqueeze(1)
-    return table[replicas, rows]
+    """Return rows of a table (N, ...)."""
+    return table[rows] if isinstance(rows, slice) else table.index_select(0, rows)
 
 
 def parts(n_rows: int) -> list[slice]:
@@ -135,7 +120,7 @@ def parts(n_rows: int) -> list[slice]:
 class Batches:
     """The mini-batches of a stage, the same wherever they are derived.
 
-    Row order comes from the seeds and a name, so it is never sent. Rows come in a new
+    Row order comes from the seed and a name, so it is never sent. Rows come in a new
     random order every epoch ("shuffle"); or blocks of rows that stand together do, and
     the rows of each ("blocks"), so that a table is read in long runs; or as they stand
     ("file"), in batches that are slices. The last batch may be smaller.
@@ -143,35 +128,35 @@ class Batches:
 
     n_samples: int
     batch_size: int
-    seeds: tuple[int, ...]  # one for each replica
+    seed: int
     name: tuple[str, ...]  # of the random stream: the stage, and who acts alone
     row_order: RowOrder
     n_held_out: int = 0  # rows that no step uses: the first that a sample would have
-    # Those that rows belong to, (S, N): one is held out whole, or used whole.
+    # Those that rows belong to, (N,): one is held out whole, or used whole.
     blocks: Tensor | None = field(default=None, compare=False)
 
     @property
     def n_used(self) -> int:
         """Return the number of rows of one epoch."""
         if self._sides is not None:
-            return self._sides[1].shape[1]
+            return len(self._sides[1])
         return self.n_samples - self.n_held_out
 
     @functools.cached_property
     def held_out(self) -> Tensor:
-        """Return the rows that no step uses, (1, n) or (R, n)."""
+        """Return the rows that no step uses."""
         if self._sides is not None:
             return self._sides[0]
-        return sample_rows(self.n_samples, self.n_held_out, self._distinct)
+        return sample_rows(self.n_samples, self.n_held_out, self.seed)
 
     @functools.cached_property
     def _sides(self) -> tuple[Tensor, Tensor] | None:
         """Return the rows held out and those used, in order, where there are blocks."""
         if self.blocks is None or not self.n_held_out:
             return None
-        order = shuffled(self.n_samples, self._distinct, "sample")
+        order = shuffled(self.n_samples, self.seed, "sample")
         held, used = hold_out(order, self.n_held_out, self.blocks.cpu())
-        return held, used.sort(dim=1).values
+        return held, used.sort().values
 
     @property
     def n_per_epoch(self) -> int:
@@ -193,47 +178,43 @@ class Batches:
         if self.row_order == "blocks":
             return self._from_blocks(index, device)
         order = self.order(index, device)
-        return [order[:, cut] for cut in cuts]
-
-    @property
-    def _distinct(self) -> tuple[int, ...]:
-        """Return the seeds, one where all are equal."""
-        return self.seeds[:1] if len(set(self.seeds)) == 1 else self.seeds
+        return [order[cut] for cut in cuts]
 
     def order(self, epoch: int, device: torch.device) -> Tensor:
-        """Return the order of the rows in an epoch, (1, N) or (R, N)."""
-        order = torch.arange(self.n_used).expand(len(self._distinct), -1)
+        """Return the order of the rows in an epoch."""
         if self.row_order == "shuffle":
-            order = shuffled(self.n_used, self._distinct, *self.name, "rows", epoch)
+            order = shuffled(self.n_used, self.seed, *self.name, "rows", epoch)
+        else:
+            order = torch.arange(self.n_used)
         return self._used(order).to(device)
 
     def _used(self, places: Tensor) -> Tensor:
-        """Return the rows at places among those used, (len(seeds), n)."""
+        """Return the rows at places among those used."""
         if not self.n_held_out:
             return places
         if self._sides is not None:
-            return self._sides[1].gather(1, places)
-        return places + torch.searchsorted(self._gaps, places.contiguous(), right=True)
+            return self._sides[1][places]
+        return places + torch.searchsorted(self._gaps, places, right=True)
 
     @functools.cached_property
     def _gaps(self) -> Tensor:
         """Return at which places rows are left out: before each, how many are used."""
-        return self.held_out.sort(dim=1).values - torch.arange(self.n_held_out)
+        return self.held_out.sort().values - torch.arange(self.n_held_out)
 
     def _from_blocks(self, epoch: int, device: torch.device) -> Iterator[Rows]:
         """Yield the batches of an epoch, with the rows of few blocks at hand."""
-        own = [self._places(seed, epoch) for seed in self._distinct]
-        for batch in zip(*own, strict=True):
-            yield self._used(torch.stack(batch)).to(device)
+        for places in self._places(epoch):
+            yield self._used(places).to(device)
 
-    def _places(self, seed: int, epoch: int) -> Iterator[Tensor]:
-        """Yield the batches of one seed: blocks in random order, and their rows."""
+    def _places(self, epoch: int) -> Iterator[Tensor]:
+        """Yield the batches as places: blocks in random order, and their rows."""
         name: tuple[str | int, ...] = (*self.name, "rows", epoch)
         n_blocks = -(-self.n_used // BLOCK)
         ready = torch.zeros(0, dtype=torch.long)
-        for block in torch.randperm(n_blocks, generator=stream(seed, *name)).tolist():
+        order = torch.randperm(n_blocks, generator=stream(self.seed, *name))
+        for block in order.tolist():
             size = min(BLOCK, self.n_used - block * BLOCK)
-            rows = torch.randperm(size, generator=stream(seed, *name, block))
+            rows = torch.randperm(size, generator=stream(self.seed, *name, block))
             ready = torch.cat([ready, block * BLOCK + rows])
             while len(ready) >= self.batch_size:
                 yield ready[: self.batch_size]
@@ -262,7 +243,7 @@ class TrainPlan:
     row_order: RowOrder
     optimizer: str
     learning_rate: float
-    lam: tuple[float, ...] | None = None  # group lasso weights of joint proximal steps
+    lam: float | None = None  # group lasso weight of joint proximal steps
     schedule: Literal["constant", "cosine", "watched"] = "constant"
     bits: int = 32  # of a value on its way
     record: float = 0  # the last epochs whose gradients a party remembers
@@ -284,13 +265,13 @@ class TrainPlan:
         return self.lam is not None or self.gates is not None
 
     def batches(
-        self, n_samples: int, seeds: tuple[int, ...], blocks: Tensor | None = None
+        self, n_samples: int, seed: int, blocks: Tensor | None = None
     ) -> Batches:
         """Return the mini-batches that server and parties share."""
         return Batches(
             n_samples,
             self.batch_size,
-            seeds,
+            seed,
             (self.stage,),
             self.row_order,
             self.n_held_out(n_samples),
@@ -338,9 +319,9 @@ class TrainPlan:
 class SelectPlan:
     """How proximal SGD runs at the server (stage 2) or at a party (stage 3).
 
-    One step size serves the gradient step and the threshold. A replica has reached a
-    plateau when `patience` epochs in a row improved its best objective by less than the
-    share `tolerance`; 0 never stops early.
+    One step size serves the gradient step and the threshold. A plateau is reached when
+    `patience` epochs in a row improved the best objective by less than the share
+    `tolerance`; 0 never stops early.
     """
 
     stage: Stage
@@ -348,7 +329,7 @@ class SelectPlan:
     batch_size: int
     row_order: RowOrder
     step_size: float
-    lam: tuple[float, ...]  # the penalty's weight, of every replica or of all
+    lam: float  # the penalty's weight
     lam_scale: float = 1.0  # multiplies it (the released code's hidden factor)
     reduction: Literal["sum", "mean"] = "sum"  # of stage 3's loss over the components
     tolerance: float = 0.0
@@ -359,16 +340,14 @@ class SelectPlan:
     adaptive: float = 0.0  # group weights 1 / norm^adaptive of the pre-trained network
     relative: bool = False  # lam is a share of the one that removes every feature
 
-    def batches(self, n_samples: int, seeds: tuple[int, ...], *who: str) -> Batches:
+    def batches(self, n_samples: int, seed: int, *who: str) -> Batches:
         """Return the mini-batches of the server or of one party."""
         name = (self.stage, *who)
-        return Batches(n_samples, self.batch_size, seeds, name, self.row_order)
+        return Batches(n_samples, self.batch_size, seed, name, self.row_order)
 
-    def weights(self, like: Tensor) -> Tensor:
-        """Return the acting weight of every replica, (R,) or (1,)."""
-        return torch.tensor(self.lam, device=like.device, dtype=like.dtype) * (
-            self.lam_scale
-        )
+    def weight(self, like: Tensor) -> Tensor:
+        """Return the acting weight of the penalty as a tensor without axes."""
+        return like.new_tensor(self.lam) * self.lam_scale
 
 
 @dataclass(frozen=True)

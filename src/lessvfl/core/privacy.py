@@ -71,14 +71,11 @@ class ClippedNoise:
         finite = rows.nan_to_num(0.0, 0.0, 0.0)
         return finite * self.factors(finite)
 
-    def release(self, rows: Tensor, draws: Sequence[Draw]) -> Tensor:
-        """Return rows (R, n, width) as they may leave, with draws for each replica."""
+    def release(self, rows: Tensor, draw: Draw) -> Tensor:
+        """Return rows (n, width) as they may leave."""
         deviation = self.noise * self.clip
-        released = [
-            noisy_rows(values, self.clip, deviation, draw)
-            for values, draw in zip(as_floats(rows), draws, strict=True)
-        ]
-        return torch.from_numpy(np.stack(released)).to(rows)
+        released = noisy_rows(as_floats(rows), self.clip, deviation, draw)
+        return torch.from_numpy(released).to(rows)
 
     def back(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return the gradient by the rows before they were clipped."""
@@ -118,25 +115,20 @@ class EmbeddingGuard:
 
     mechanism: ClippedNoise
     party: PartyId
-    seeds: tuple[int, ...]  # the party's own
+    seed: int  # the party's own
     inside: bool = False  # on the first layer's output, in the place of embeddings
 
     def release(self, h: Tensor, *name: str | int) -> Tensor:
-        """Return numbers of rows (R, n, width) as they may leave."""
-        draws = [
-            block_draws(seed, "embeddings", self.party, *name) for seed in self.seeds
-        ]
-        return self.mechanism.release(h, draws)
+        """Return numbers of rows (n, width) as they may leave."""
+        draw = block_draws(self.seed, "embeddings", self.party, *name)
+        return self.mechanism.release(h, draw)
 
     def release_by_row(
         self, h: Tensor, *name: str | int, ids: Sequence[str] | None
     ) -> Tensor:
         """Return the same, no row's noise depending on which others are there."""
-        draws = [
-            row_draws(seed, "embeddings by row", self.party, *name, ids=ids)
-            for seed in self.seeds
-        ]
-        return self.mechanism.release(h, draws)
+        draw = row_draws(self.seed, "embeddings by row", self.party, *name, ids=ids)
+        return self.mechanism.release(h, draw)
 
     def back(self, gradient: Tensor, h: Tensor) -> Tensor:
         """Return the gradient by what was given to :meth:`release`."""
@@ -168,9 +160,9 @@ class EmbeddingGuard:
 class GradientDefence:
     """What a server does to gradients before they leave.
 
-    ``gaussian`` clips dL/dz (R, b, C) of every row and adds noise, once a step: what
+    ``gaussian`` clips dL/dz (b, C) of every row and adds noise, once a step: what
     any party gets, and the fusion network's own update, come of that. ``max-norm``
-    stretches every row of a party's dL/dh (R, b, E_m) at random, so that all may be as
+    stretches every row of a party's dL/dh (b, E_m) at random, so that all may be as
     long as the longest; ``marvell`` adds the noise that makes two classes least
     different for its power (both after Li et al., Label leakage and protection in
     two-party split learning, ICLR 2022). Only the first has a price that an accountant
@@ -181,21 +173,16 @@ class GradientDefence:
     noise: float  # marvell: power by that of the difference of classes; gaussian
     clip: float  # gaussian: of a row's gradient times the rows of its batch
 
-    def release(self, slope: Tensor, seeds: Sequence[int], *name: str | int) -> Tensor:
-        """Return dL/dz (R, b, C) as all may be computed from it: Gaussian noise."""
-        n = slope.shape[1]
-        draws = [block_draws(seed, "gradients", *name) for seed in seeds]
-        return self.mechanism.release(slope * n, draws) * self.shrinks / n
+    def release(self, slope: Tensor, seed: int, *name: str | int) -> Tensor:
+        """Return dL/dz (b, C) as all may be computed from it: Gaussian noise."""
+        n = len(slope)
+        draw = block_draws(seed, "gradients", *name)
+        return self.mechanism.release(slope * n, draw) * self.shrinks / n
 
-    def blur(
-        self, gradient: Tensor, y: Tensor, seeds: Sequence[int], *name: str | int
-    ) -> Tensor:
-        """Return a party's dL/dh (R, b, width), changed; labels are (S, b)."""
+    def blur(self, gradient: Tensor, y: Tensor, seed: int, *name: str | int) -> Tensor:
+        """Return a party's dL/dh (b, width), changed; labels are (b,)."""
         change = _stretched if self.kind == "max-norm" else self._least_different
-        parts = zip(gradient, y.expand(len(gradient), -1), seeds, strict=True)
-        return torch.stack(
-            [change(g, own, _normals_like(g, seed, *name)) for g, own, seed in parts]
-        )
+        return change(gradient, y, _normals_like(gradient, seed, *name))
 
     @property
     def shrinks(self) -> float:

@@ -19,7 +19,7 @@ from lessvfl.core.network import Network
 from lessvfl.core.ratings import Rating
 from lessvfl.terms import PartyId
 
-QueryArrays = Sequence[Tensor]  # each with a first axis R
+QueryArrays = Sequence[Tensor]
 
 
 @dataclass(frozen=True)
@@ -27,32 +27,23 @@ class Holder:
     """What a party brings into a protocol."""
 
     party: PartyId
-    X: Tensor  # (S, N, columns), its training rows
+    X: Tensor  # (N, columns), its training rows
     features: FeatureMap  # all of them
     net: Network
-    seeds: tuple[int, ...]  # shared with everybody
-    private: tuple[int, ...]  # of the party's own streams
+    seed: int  # shared with everybody
+    private: int  # of the party's own streams
     must_keep: Sequence[bool]  # features that may not be removed
-    alone: Tensor | None = None  # (S, n, columns), its rows that no other party has
-    test: Tensor | None = None  # (S, n, columns), its test rows
-
-    @property
-    def n_replicas(self) -> int:
-        """Return the number of replicas, R."""
-        return len(self.seeds)
-
-    def columns(self, replica: int) -> Tensor:
-        """Return the columns of one replica, (N, columns)."""
-        return self.X[min(replica, len(self.X) - 1)]
+    alone: Tensor | None = None  # (n, columns), its rows that no other party has
+    test: Tensor | None = None  # (n, columns), its test rows
 
 
 @dataclass(frozen=True)
 class Selected:
     """The end of a protocol: what a party keeps, and why, for its own eyes."""
 
-    groups: Tensor  # (R, n_groups), True: kept
-    ratings: tuple[Rating, ...] = ()  # of every replica
-    gates: Tensor | None = None  # (R, n_groups), where gates on them start
+    groups: Tensor  # (n_groups,), True: kept
+    rating: Rating | None = None
+    gates: Tensor | None = None  # (n_groups,), where gates on them start
     net: Network | None = None  # of all columns, in the place of the party's own
 
 
@@ -110,8 +101,8 @@ class QueryStage:
     def __init__(self, new: NewProtocol | None) -> None:
         self._new = new  # of a method that has a protocol of its own
         self._protocol: PartyProtocol | None = None  # while the stage lasts
-        self.gate_start: Tensor | None = None  # (R, n_groups), where gates start
-        self.ratings: list[Rating] = []  # of every replica, for the party's own eyes
+        self.gate_start: Tensor | None = None  # (n_groups,), where gates start
+        self.rating: Rating | None = None  # for the party's own eyes
 
     def answer(
         self, step: int, arrays: QueryArrays, holder: Callable[[], Holder]
@@ -124,11 +115,11 @@ class QueryStage:
         answer = self._protocol.answer(step, arrays)
         if isinstance(answer, Selected):
             self._protocol = None
-            self.gate_start, self.ratings = answer.gates, list(answer.ratings)
+            self.gate_start, self.rating = answer.gates, answer.rating
         return answer
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that changes but the ratings, which are plain values."""
+        """Return all that changes but the rating, which is of plain values."""
         found = {} if self.gate_start is None else {"gate_start": self.gate_start}
         if isinstance(self._protocol, SavedProtocol):
             found |= under("protocol", self._protocol.state())
@@ -137,11 +128,11 @@ class QueryStage:
     def restore(
         self,
         tensors: Mapping[str, Tensor],
-        ratings: Sequence[Rating],
+        rating: Rating | None,
         holder: Callable[[], Holder],
     ) -> None:
         """Take up what :meth:`state` gave."""
-        self.gate_start, self.ratings = tensors.get("gate_start"), list(ratings)
+        self.gate_start, self.rating = tensors.get("gate_start"), rating
         saved = below("protocol", tensors)
         if saved and self._new is not None:
             protocol = self._new(holder())

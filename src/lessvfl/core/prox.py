@@ -1,8 +1,9 @@
 """Penalties: the group lasso of the paper, its value, proximal step and optimality.
 
-Input weights are ``w  # (R, out, in, ...)``: replicas first, the input axis third, as
-in a Linear (R, out, in) or a Conv (R, out, in, kernel...) layer. A group is everything
-that leaves one input, or several inputs declared one feature.
+Input weights are ``w  # (out, in, ...)``, as in a Linear (out, in) or a Conv
+(out, in, kernel...) layer. A group is everything that leaves one input, or several
+inputs declared one feature. Many networks may be stacked: the axes of `lam` are then in
+front of everything else.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import torch
 from torch import Tensor
 
 
-def per_replica(values: Tensor, like: Tensor) -> Tensor:
-    """View one value a replica, (R,), so that it broadcasts against (R, ...)."""
-    return values.view(-1, *([1] * (like.dim() - 1)))
+def leading(values: Tensor, like: Tensor) -> Tensor:
+    """View values (...) so that they broadcast against the leading axes of `like`."""
+    return values.view(*values.shape, *[1] * (like.dim() - values.dim()))
 
 
 @dataclass(frozen=True)
@@ -24,22 +25,22 @@ class GroupLasso:
 
     Parameters
     ----------
-    lam : Tensor (R,) or (1,)
-        Weight of the penalty, of every replica or of all.
+    lam : Tensor (...)
+        Weight of the penalty; its axes are those of the stack, none for one network.
     membership : Tensor (in, n_groups) or None
         1 where an input belongs to a group; None: every input is its own group.
-    weights : Tensor (n_groups,) or (R, n_groups), or None
+    weights : Tensor (..., n_groups) or None
         Weights of the groups; None: all 1, as in the paper.
 
     Examples
     --------
-    >>> w = torch.tensor([[[3.0, 0.3], [4.0, 0.4]]])  # norms 5 and 0.5
-    >>> penalty = GroupLasso(torch.tensor([1.0]))
+    >>> w = torch.tensor([[3.0, 0.3], [4.0, 0.4]])  # norms 5 and 0.5
+    >>> penalty = GroupLasso(torch.tensor(1.0))
     >>> penalty.value(w)
-    tensor([5.5000])
-    >>> penalty.prox(w.clone(), torch.tensor([1.0]))
-    tensor([[[2.4000, 0.0000],
-             [3.2000, 0.0000]]])
+    tensor(5.5000)
+    >>> penalty.prox(w.clone(), 1.0)
+    tensor([[2.4000, 0.0000],
+            [3.2000, 0.0000]])
     """
 
     lam: Tensor
@@ -47,24 +48,25 @@ class GroupLasso:
     weights: Tensor | None = None
 
     def norms(self, w: Tensor) -> Tensor:
-        """Return the Euclidean norm of every group, (R, n_groups)."""
-        if w.dim() == 3 and self.membership is None:
-            norms: Tensor = torch.linalg.vector_norm(w, dim=1)
+        """Return the Euclidean norm of every group, (..., n_groups)."""
+        out = self.lam.dim()  # the axis behind those of the stack
+        if w.dim() == out + 2 and self.membership is None:
+            norms: Tensor = torch.linalg.vector_norm(w, dim=out)
             return norms
-        others = [axis for axis in range(1, w.dim()) if axis != 2]
+        others = [axis for axis in range(out, w.dim()) if axis != out + 1]
         squares = w.square().sum(dim=others)
         if self.membership is not None:
             squares = squares @ self.membership
         return squares.sqrt()
 
     def value(self, w: Tensor) -> Tensor:
-        """Return lam * G(w) of every replica, (R,)."""
+        """Return lam * G(w), (...)."""
         norms = self.norms(w)
         if self.weights is not None:
             norms = norms * self.weights
-        return self.lam * norms.sum(dim=1)
+        return self.lam * norms.sum(dim=-1)
 
-    def prox(self, w: Tensor, step_size: Tensor) -> Tensor:
+    def prox(self, w: Tensor, step_size: float | Tensor) -> Tensor:
         """Replace `w`, in place, by its proximal point.
 
         argmin_v  1/2 ||v - w||^2 + step_size * lam * G(v), group by group:
@@ -73,9 +75,9 @@ class GroupLasso:
 
         Parameters
         ----------
-        w : Tensor (R, out, in, ...)
+        w : Tensor (..., out, in, ...)
             Input weights after the gradient step.
-        step_size : Tensor (R,) or (1,)
+        step_size : float or Tensor (...)
             The step size of that same gradient step.
         """
         norms = self.norms(w)
@@ -84,25 +86,28 @@ class GroupLasso:
         return w.mul_(self._per_input(scale, w))
 
     def residual(self, w: Tensor, gradient: Tensor) -> Tensor:
-        """Return how far every group is from optimal, (R, n_groups); 0: it is.
+        """Return how far every group is from optimal, (..., n_groups); 0: it is.
 
         `gradient` is that of the smooth part at `w`. The condition: the gradient of a
         group plus lam weights_j w^j / ||w^j|| is zero where the group is not, and the
         gradient's norm is at most lam weights_j where it is.
         """
-        norms, bound = self.norms(w), self._thresholds(torch.ones_like(self.lam))
+        norms, bound = self.norms(w), self._thresholds(1.0)
         slope = torch.where(norms > 0, bound / norms, 0.0)
         along = w * self._per_input(slope, w)
         kept = self.norms(gradient + along)
         return torch.where(norms > 0, kept, torch.relu(self.norms(gradient) - bound))
 
-    def _thresholds(self, step_size: Tensor) -> Tensor:
-        """Return step_size * lam * weights, (R, n_groups) or (R, 1)."""
-        threshold = (self.lam * step_size).unsqueeze(1)
+    def _thresholds(self, step_size: float | Tensor) -> Tensor:
+        """Return step_size * lam * weights, (..., n_groups) or (..., 1)."""
+        threshold = (self.lam * step_size).unsqueeze(-1)
         return threshold if self.weights is None else threshold * self.weights
 
     def _per_input(self, values: Tensor, w: Tensor) -> Tensor:
-        """View values of groups (R, n_groups) so that they multiply `w`."""
+        """View values of groups (..., n_groups) so that they multiply `w`."""
         if self.membership is not None:
             values = values @ self.membership.T
-        return values.view(values.shape[0], 1, -1, *([1] * (w.dim() - 3)))
+        n_behind = w.dim() - self.lam.dim() - 2
+        return values.unsqueeze(-2).view(
+            *values.shape[:-1], 1, values.shape[-1], *[1] * n_behind
+        )

@@ -16,7 +16,7 @@ from torch import Tensor
 from lessvfl.core.binning import Bins, by_feature, weight_of_evidence
 from lessvfl.core.features import FeatureMap
 
-Rating = dict[str, Any]  # of one replica
+Rating = dict[str, Any]
 
 
 class BinMeasure(NamedTuple):

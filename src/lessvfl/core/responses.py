@@ -12,8 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lessvfl.core.prox import per_replica
-
 ASKED = 0.01  # curvature that counts, as a share of the largest
 LITTLE = 0.01  # noise that shows half of the curvature, as a share of embeddings
 # The most rows a party remembers, the latest: selection holds their columns in memory.
@@ -44,27 +42,26 @@ class Memory:
         `h` is what the server saw, and `noise` what of it is the party's own noise.
         """
         if isinstance(rows, slice):
-            rows = torch.arange(rows.start, rows.stop).unsqueeze(0)
-        rows = rows.expand(gradient.shape[0], -1)
-        own = () if noise is None else (noise,)
-        self._seen.append((rows, h.detach(), gradient * gradient.shape[1], *own))
-        self._n_rows += rows.shape[1]
-        while self._n_rows - (oldest := self._seen[0][0].shape[1]) >= self.most_rows:
+            rows = torch.arange(rows.start, rows.stop)
+        more = () if noise is None else (noise,)
+        self._seen.append((rows, h.detach(), gradient * len(gradient), *more))
+        self._n_rows += len(rows)
+        while self._n_rows - (oldest := len(self._seen[0][0])) >= self.most_rows:
             self._seen.popleft()
             self._n_rows -= oldest
 
     def tensors(self) -> list[Tensor]:
-        """Return rows (R, n), embeddings and gradients (R, n, E); empty: nothing.
+        """Return rows (n,), embeddings and gradients (n, E); empty: nothing.
 
         And the party's own noise in these embeddings, where it adds any.
         """
-        whole = [torch.cat(parts, dim=1) for parts in zip(*self._seen, strict=True)]
-        return [part[:, -self.most_rows :] for part in whole]
+        whole = [torch.cat(parts) for parts in zip(*self._seen, strict=True)]
+        return [part[-self.most_rows :] for part in whole]
 
     def restore(self, tensors: Sequence[Tensor]) -> None:
         """Take up what :meth:`tensors` gave."""
         self._seen = deque([tuple(tensors)] if tensors else [])
-        self._n_rows = tensors[0].shape[1] if tensors else 0
+        self._n_rows = len(tensors[0]) if tensors else 0
 
     def take(self) -> list[Tensor]:
         """Return what :meth:`tensors` gives, and forget it."""
@@ -74,23 +71,24 @@ class Memory:
 
 
 def responses(h: Tensor, gradient: Tensor, noise: Tensor | None = None) -> Tensor:
-    """Return where the server wants each row's embedding, (R, n, E): a Newton step.
+    """Return where the server wants each row's embedding, (n, E): a Newton step.
 
     The mean of g g' over rows is what the curvature of a log-likelihood is on average
     (Fisher information), so the party needs to know neither head nor labels. Its
     largest eigenvalue is the curvature along the direction that the head uses.
     """
-    information = gradient.mT @ gradient / gradient.shape[1]
+    information = gradient.T @ gradient / len(gradient)
     tiny = torch.finfo(h.dtype).tiny
     if noise is not None:
         information = curvature_by(noise, h, gradient, information)
         h, gradient = h - noise, gradient - noise @ information
-    curvature = torch.linalg.eigvalsh(information)[:, -1]
-    return h - gradient / per_replica(curvature.clamp_min(tiny), gradient)
+    curvature = torch.linalg.eigvalsh(information)[-1]
+    wanted: Tensor = h - gradient / curvature.clamp_min(tiny)
+    return wanted
 
 
 def standardised(h: Tensor, gradient: Tensor, noise: Tensor | None = None) -> Tensor:
-    """Return the responses (n, E) of one replica in units of the information.
+    """Return the responses (n, E) in units of the information.
 
     One column for every direction of the embedding that the server asks anything of:
     v'h sqrt(kappa) - v'g / sqrt(kappa), kappa the curvature along v. What the embedding
@@ -112,19 +110,19 @@ def standardised(h: Tensor, gradient: Tensor, noise: Tensor | None = None) -> Te
 def curvature_by(
     noise: Tensor, h: Tensor, gradient: Tensor, information: Tensor
 ) -> Tensor:
-    """Return the mean curvature (..., E, E) as a party's own noise shows it.
+    """Return the mean curvature (E, E) as a party's own noise shows it.
 
     The slope of gradients along Gaussian noise in h is the mean curvature (Stein). The
     information is so only of a head that has learnt how much of what it sees is noise;
     it counts where noise is little beside the embeddings, and shows little.
     """
-    n, width = noise.shape[-2:]
-    centred = gradient - gradient.mean(dim=-2, keepdim=True)
-    little = LITTLE * h.square().mean(dim=(-2, -1), keepdim=True)
-    seen = noise.mT @ noise / n + little * torch.eye(width).to(h)
-    asked = noise.mT @ centred / n + little * information
+    n, width = noise.shape
+    centred = gradient - gradient.mean(dim=0)
+    little = LITTLE * h.square().mean()
+    seen = noise.T @ noise / n + little * torch.eye(width).to(h)
+    asked = noise.T @ centred / n + little * information
     slope: Tensor = torch.linalg.solve(seen, asked)
-    return 0.5 * slope + 0.5 * slope.mT
+    return 0.5 * slope + 0.5 * slope.T
 
 
 def latest(rows: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def share_among_parties(
     fusion : Network
         The server's network.
     blocks : sequence of Tensor
-        The embedding of rows by every party, (1, n, E_m), or one for all rows.
+        The embedding of rows by every party, (n, E_m), or one for all rows, (1, E_m).
     means : sequence of Tensor or None
         What stands for a party that is absent, (E_m,); None: it never is.
     weights : Tensor
@@ -72,7 +72,7 @@ def share_among_parties(
     """
     n_rows, like = len(weights), fusion.input_weights
     weights = weights.to(like.device, torch.float64)
-    full = [block.to(like).expand(-1, n_rows, -1) for block in blocks]
+    full = [block.to(like).expand(n_rows, -1) for block in blocks]
     absent = [
         own if mean is None else mean.to(like).expand_as(own)
         for own, mean in zip(full, means, strict=True)
@@ -83,7 +83,7 @@ def share_among_parties(
         """Return the explained output where the other players are absent, (n,)."""
         chosen = [full[m] if m in present else absent[m] for m in range(len(full))]
         with torch.no_grad():
-            z = fusion(torch.cat(chosen, dim=2))[0]
+            z = fusion(torch.cat(chosen, dim=1))
         return (z.double() * weights).sum(dim=1)
 
     values = torch.zeros(n_rows, len(full), dtype=torch.float64)
@@ -140,16 +140,16 @@ def _slopes(
     values: Tensor,
 ) -> tuple[Tensor, ...]:
     """Return for every party slopes whose product with h - mean is its value."""
-    start, end = torch.cat(list(absent), dim=2), torch.cat(list(full), dim=2)
-    total = torch.zeros(end.shape[1:], dtype=torch.float64)
+    start, end = torch.cat(list(absent), dim=1), torch.cat(list(full), dim=1)
+    total = torch.zeros(end.shape, dtype=torch.float64)
     for place, share in _nodes():
         H = torch.lerp(start, end, place).requires_grad_()
-        z = (fusion(H)[0].double() * weights).sum()
+        z = (fusion(H).double() * weights).sum()
         (gradient,) = torch.autograd.grad(z, H)
-        total += share * gradient[0].double().cpu()
+        total += share * gradient.double().cpu()
     slopes = []
-    sizes = [block.shape[2] for block in full]
-    moves = torch.split((end - start)[0].double().cpu(), sizes, dim=1)
+    sizes = [block.shape[1] for block in full]
+    moves = torch.split((end - start).double().cpu(), sizes, dim=1)
     for m, (own, move) in enumerate(
         zip(torch.split(total, sizes, dim=1), moves, strict=True)
     ):
@@ -264,7 +264,7 @@ def _in_orders(
             has_come = (ranks < step).to(like.device)
             rows = torch.where(has_come, x.to(like).unsqueeze(1), start)
             with torch.no_grad():
-                h = net(rows.flatten(0, 1).unsqueeze(0))[0].view(*rows.shape[:2], -1)
+                h = net(rows.flatten(0, 1)).view(*rows.shape[:2], -1)
             said = (h * weights).sum(dim=2).double().cpu()  # (n, B)
             if last is not None:
                 own = background.weights * (said - last) / 2
@@ -284,7 +284,7 @@ def _by_column(
     gradients = torch.zeros_like(move)
     for place, share in _nodes():
         at = (start + place * move).requires_grad_()
-        h = net(at.flatten(0, 1).unsqueeze(0))[0].view(*move.shape[:2], -1)
+        h = net(at.flatten(0, 1)).view(*move.shape[:2], -1)
         (gradient,) = torch.autograd.grad((h * weights).sum(), at)
         gradients += share * gradient
     shares = background.weights.to(like).view(1, -1, 1)
@@ -294,5 +294,5 @@ def _by_column(
 def _embedded(net: Network, x: Tensor) -> Tensor:
     """Return embeddings of rows (n, columns) as (n, E)."""
     with torch.no_grad():
-        h: Tensor = net(x.to(net.input_weights).unsqueeze(0))[0]
+        h: Tensor = net(x.to(net.input_weights))
     return h.double().cpu()

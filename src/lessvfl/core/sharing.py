@@ -120,7 +120,7 @@ class KeyPair:
 
 
 def check_keys(keys: Mapping[PartyId, Tensor]) -> None:
-    """Refuse what parties told as their keys, (R, bytes), if no secret comes of it.
+    """Refuse what parties told as their keys, (bytes,), if no secret comes of it.
 
     Whoever is handed such a key refuses it, and would be blamed for it.
     """
@@ -190,10 +190,10 @@ def revealed_sum(parts: Sequence[Tensor]) -> Tensor:
 
 
 def to_bytes(values: Tensor) -> bytes:
-    """Return bytes that travelled as (R, n), the same for every replica."""
-    return bytes(values[0].tolist())
+    """Return bytes that travelled, (n,)."""
+    return bytes(values.tolist())
 
 
-def from_bytes(data: Sequence[int], n_replicas: int) -> Tensor:
-    """Return bytes as they travel, (R, n)."""
-    return torch.tensor(list(data), dtype=torch.uint8).expand(n_replicas, -1)
+def from_bytes(data: Sequence[int]) -> Tensor:
+    """Return bytes as they travel, (n,)."""
+    return torch.tensor(list(data), dtype=torch.uint8)

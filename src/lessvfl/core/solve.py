@@ -1,7 +1,7 @@
 """Solving: the loop over epochs, its steps, and when to stop.
 
 A *step* takes the rows of a mini-batch, changes parameters in place and returns the
-loss of every replica. How the steps of an epoch are run is a schedule: :func:`in_order`
+loss. How the steps of an epoch are run is a schedule: :func:`in_order`
 here, a captured CUDA graph in the benchmark of the paper.
 """
 
@@ -25,7 +25,7 @@ from lessvfl.core.plans import (
     shuffled,
     take,
 )
-from lessvfl.core.prox import GroupLasso, per_replica
+from lessvfl.core.prox import GroupLasso, leading
 from lessvfl.errors import DivergenceError
 from lessvfl.terms import Stage
 
@@ -108,15 +108,15 @@ def prox_step(
 ) -> None:
     """Take one step θ ← prox_{λ,η}(θ − η ∇loss(θ)): one η for both.
 
-    `w` are the input weights among `params`; a tensor (R,) is one η a replica.
+    `w` are the input weights among `params`; a tensor (...) is one η for each network
+    of a stack.
     """
     with torch.no_grad():
         if isinstance(step_size, Tensor):
             for param, grad in zip(params, grads, strict=True):
-                param.addcmul_(grad, per_replica(step_size, param), value=-1)
+                param.addcmul_(grad, leading(step_size, param), value=-1)
         else:
             torch._foreach_add_(list(params), list(grads), alpha=-step_size)
-            step_size = torch.full_like(penalty.lam, step_size)
         penalty.prox(w, step_size)
 
 
@@ -189,7 +189,7 @@ class Watch:
 
 
 class Plateau:
-    """Tells when an objective (R,) improves no more, each replica as if it were alone.
+    """Tells when an objective improves no more; of a stack (...) each by itself.
 
     A plateau is reached when `patience` values in a row improved the best one by less
     than the share `tolerance`; it is never left again.
@@ -203,11 +203,11 @@ class Plateau:
 
     @property
     def reached(self) -> Tensor:
-        """Return which replicas have reached it."""
+        """Return whether it is reached, (...)."""
         return self._waited >= self.patience
 
     def improves(self, now: Tensor) -> Tensor:
-        """Return which replicas the next value improves, plateaus left out."""
+        """Return whether the next value is better, (...), at a plateau never."""
         improved = (now < self.best * (1 - self.tolerance)) & ~self.reached
         self._waited = torch.where(improved, 0, self._waited + 1)
         self.best = torch.minimum(self.best, now)
@@ -219,22 +219,21 @@ def fit_held_out(
     X: Tensor,
     Z: Tensor,
     plan: FitPlan,
-    seeds: Sequence[int],
+    seed: int,
     blocks: Tensor | None = None,
 ) -> Tensor:
-    """Fit a network to Z (R, n, E) by least squares, alone, in place.
+    """Fit a network to Z (n, E) by least squares, alone, in place.
 
-    A share of the rows is held out, in whole blocks (S, n) if there are any; every
-    replica ends with the weights that predict it best, the first ones included. Returns
-    the loss of every row held out, (R, n).
+    A share of the rows is held out, in whole blocks (n,) if there are any; the network
+    ends with the weights that predict them best, the first ones included. Returns the
+    loss of every row held out.
     """
     params, passes = net.parameters(), net.passes()
-    mask = net.output_mask.to(Z.dtype).unsqueeze(1)
-    n_samples, device = Z.shape[1], Z.device
+    n_samples, device = len(Z), Z.device
     n_held = max(1, round(plan.held_out * n_samples))
-    order = shuffled(n_samples, seeds, "refit", device=device)
+    order = shuffled(n_samples, seed, "refit", device=device)
     held, rest = hold_out(order, n_held, blocks)
-    n_rows = max(plan.batch_size, -(-rest.shape[1] // plan.most_steps))  # of a step
+    n_rows = max(plan.batch_size, -(-len(rest) // plan.most_steps))  # of a step
     optimizer = OPTIMIZERS["adamw"](params, plan.rate)
     for group in optimizer.param_groups:
         group["weight_decay"] = plan.decay
@@ -242,21 +241,19 @@ def fit_held_out(
     def score() -> Tensor:
         net.train(False)
         with torch.no_grad():
-            gap = (net(take(X, held)) - take(Z, held)) * mask
-        return gap.square().mean(dim=2)
+            return (net(take(X, held)) - take(Z, held)).square().mean(dim=1)
 
-    plateau = Plateau(score().mean(dim=1), plan.patience)
+    plateau = Plateau(score().mean(), plan.patience)
     best = [param.detach().clone() for param in params]
     for epoch in range(plan.n_epochs):
         net.train(True)
-        order = shuffled(rest.shape[1], seeds, "refit", epoch, device=device)
-        for rows in torch.split(torch.gather(rest, 1, order), n_rows, dim=1):
-            gap = (passes.forward(take(X, rows)) - take(Z, rows)) * mask
-            optimizer_step(optimizer, params, passes.back(gap * (2 / gap[0].numel())))
-        improved = plateau.improves(score().mean(dim=1))
-        for param, old in zip(params, best, strict=True):
-            old.copy_(torch.where(per_replica(improved, old), param.detach(), old))
-        if bool(plateau.reached.all()):
+        order = shuffled(len(rest), seed, "refit", epoch, device=device)
+        for rows in torch.split(rest[order], n_rows):
+            gap = passes.forward(take(X, rows)) - take(Z, rows)
+            optimizer_step(optimizer, params, passes.back(gap * (2 / gap.numel())))
+        if bool(plateau.improves(score().mean())):
+            best = [param.detach().clone() for param in params]
+        if bool(plateau.reached):
             break
     with torch.no_grad():
         for param, value in zip(params, best, strict=True):

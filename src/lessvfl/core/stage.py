@@ -38,16 +38,16 @@ class JointStage(Training):
         observe: Observer,
         keeper: Keeper,
     ) -> None:
-        batches = plan.batches(labels.y.shape[1], labels.seeds, labels.blocks)
+        batches = plan.batches(len(labels.y), labels.seed, labels.blocks)
         decays = labels.task != "regression"  # which would shrink the amounts
-        gates = _server_gates(plan, fusion, labels.seeds)
+        gates = _server_gates(plan, fusion, labels.seed)
         super().__init__(plan, fusion, batches, decays, inputs=True, gates=gates)
         self._fusion = fusion
         self._device = labels.y.device
         self._observe = observe
         self._keeper = keeper
         self._last = False  # whether the step at hand is the last
-        self._watch = Watch(plan.stage, [*owners, *["the server"] * fusion.n_replicas])
+        self._watch = Watch(plan.stage, [*owners, "the server"])
         if self.n_steps:
             state = None if self.end is None else self.end.state
             state = state if gates is None else gates.mu
@@ -107,8 +107,8 @@ class JointStage(Training):
         return rate, self._last
 
     def watch(self, H: Tensor, loss: Tensor) -> None:
-        """Remember a step's embeddings (R, b, E) and loss (R,): they must be finite."""
-        self._watch.add(H.sum(dim=(0, 1)), loss)
+        """Remember a step's embeddings (b, E) and loss: they must be finite."""
+        self._watch.add(H.sum(dim=0), loss.view(1))
 
     def _end_epoch(self) -> None:
         self._watch.check()
@@ -122,20 +122,19 @@ class JointStage(Training):
         """Return what the fusion network says of embeddings, behind its gates."""
         if self.gates is None or self._last:
             return self._fusion(H)
-        return self._fusion(H * self.gates.values.unsqueeze(1))
+        return self._fusion(H * self.gates.values)
 
 
-def _server_gates(
-    plan: TrainPlan, fusion: Network, seeds: tuple[int, ...]
-) -> Gates | None:
+def _server_gates(plan: TrainPlan, fusion: Network, seed: int) -> Gates | None:
     """Return half-open gates on the components, where a plan has gates."""
     if plan.gates is None:
         return None
     w = fusion.input_weights
     n_components = len(fusion.column_slots)
-    mu = torch.full((len(w), n_components), HALF_OPEN, dtype=w.dtype, device=w.device)
+    mu = w.new_full((n_components,), HALF_OPEN).detach()
     owner = torch.arange(n_components, device=w.device)
-    return Gates(mu, owner, *plan.gates, seeds, ("gates", plan.stage, "the server"))
+    name = ("gates", plan.stage, "the server")
+    return Gates(mu, owner, *plan.gates, seed, name)
 
 
 def narrow_to_kept(

@@ -65,7 +65,7 @@ class Training:
     @property
     def check_format(self) -> tuple[int, int]:
         """Return how many rows are held out, and the bits of their values."""
-        return self.batches.held_out.shape[1], self.plan.bits
+        return len(self.batches.held_out), self.plan.bits
 
     def update(
         self,
@@ -102,13 +102,11 @@ class PartyTraining(Training):
         w = net.input_weights
         self.batches_left = batches.steps(plan.n_epochs, w.device)
         if plan.lam is not None:
-            lam = torch.tensor(plan.lam, dtype=w.dtype, device=w.device)
-            step_size = torch.full_like(lam, plan.learning_rate)
-            self.penalty = GroupLasso(lam, membership)
-            self.shrink = functools.partial(self.penalty.prox, w, step_size)
+            self.penalty = GroupLasso(w.new_tensor(plan.lam), membership)
+            self.shrink = functools.partial(self.penalty.prox, w, plan.learning_rate)
 
     def groups_in_use(self, input_weights: Tensor) -> Tensor | None:
-        """Return the groups that gates or proximal steps leave, (R, n_groups)."""
+        """Return the groups that gates or proximal steps leave, (n_groups,)."""
         if self.gates is not None:
             return self.gates.open
         if self.penalty is None:

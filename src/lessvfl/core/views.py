@@ -11,14 +11,14 @@ from lessvfl.core.losses import Labels
 
 
 def targets(labels: Labels, dtype: torch.dtype) -> Tensor:
-    """Return labels as centred indicators of classes, or standardised, (R, N, C)."""
-    y = labels.y.expand(len(labels.seeds), -1)
+    """Return labels as centred indicators of classes, or standardised, (N, C)."""
+    y = labels.y
     if labels.task == "regression":
-        Y = y.unsqueeze(2).to(dtype)
-        return (Y - Y.mean(dim=1, keepdim=True)) / Y.std(dim=1, keepdim=True)
+        Y = y.unsqueeze(1).to(dtype)
+        return (Y - Y.mean(dim=0)) / Y.std(dim=0)
     n_classes = 2 if labels.task == "binary" else int(y.max()) + 1
     Y = torch.nn.functional.one_hot(y.long(), n_classes).to(dtype)
-    return Y - Y.mean(dim=1, keepdim=True)
+    return Y - Y.mean(dim=0)
 
 
 def solve_weights(X: Tensor, Z: Tensor, norms: Tensor, beta: float) -> Tensor:
@@ -37,7 +37,7 @@ def solve_weights(X: Tensor, Z: Tensor, norms: Tensor, beta: float) -> Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """One replica of a party: its columns, and its weights so far."""
+    """A party's columns, and its weights so far."""
 
     X: Tensor  # (n, columns)
     groups: Tensor  # (columns,), the group of every column

@@ -101,19 +101,19 @@ class VotingParty:
         match VoteStep(step):
             case VoteStep.KEYS:
                 expect(arrays)
-                sizes = torch.tensor([self._votes.shape], dtype=torch.int32)
-                return sharing.from_bytes(self._key.public, 1), sizes
+                sizes = torch.tensor(self._votes.shape, dtype=torch.int32)
+                return sharing.from_bytes(self._key.public), sizes
             case VoteStep.SEED:
-                expect(arrays, (1, -1, SEED_BYTES))
+                expect(arrays, (-1, SEED_BYTES))
                 return (self._give_seed(_read_keys(arrays[0])),)
             case VoteStep.VOTE:
-                expect(arrays, (1, -1, SEED_BYTES), (1, SEED_BYTES))
+                expect(arrays, (-1, SEED_BYTES), (SEED_BYTES,))
                 return self._vote(_read_keys(arrays[0]), sharing.to_bytes(arrays[1]))
         expect(arrays)
         if not self._seed:
             raise ValueError("a step of the count that is over, or not yet due")
-        told, self._seed = self._seed, b""
-        return (sharing.from_bytes(told, 1),)
+        seed, self._seed = self._seed, b""
+        return (sharing.from_bytes(seed),)
 
     def _give_seed(self, keys: Sequence[bytes]) -> Tensor:
         """Draw the seed; return it for everybody, each time under the pair's key."""
@@ -122,7 +122,7 @@ class VotingParty:
         hidden = [
             _xor(self._seed, self._key.secret(key, b"seed", first, key)) for key in keys
         ]
-        return torch.cat([sharing.from_bytes(own, 1) for own in hidden]).unsqueeze(0)
+        return torch.stack([sharing.from_bytes(seed) for seed in hidden])
 
     def _vote(self, keys: Sequence[bytes], hidden: bytes) -> tuple[Tensor, ...]:
         """Return votes and tags under masks that cancel over these keys."""
@@ -140,14 +140,14 @@ class VotingParty:
         tags = (
             _tags(seed, self._votes) + _factors(more, N_TAGS) - _factors(less, N_TAGS)
         )
-        told = torch.from_numpy(tags % FIELD).int().unsqueeze(0)
-        return sharing.hidden(self._votes, more, less).unsqueeze(0), told
+        masked_tags = torch.from_numpy(tags % FIELD).int()
+        return sharing.hidden(self._votes, more, less), masked_tags
 
 
 def _read_keys(sent: Tensor) -> list[bytes]:
-    if sent.shape[1] > MOST_PARTIES:
-        raise ValueError(f"keys of {sent.shape[1]} parties")
-    return [bytes(key.tolist()) for key in sent[0].to(torch.uint8)]
+    if len(sent) > MOST_PARTIES:
+        raise ValueError(f"keys of {len(sent)} parties")
+    return [bytes(key.tolist()) for key in sent.to(torch.uint8)]
 
 
 def count_votes(present: Sequence[PartyId], n_votes: int, take: TakeVoteStep) -> Tensor:
@@ -155,11 +155,11 @@ def count_votes(present: Sequence[PartyId], n_votes: int, take: TakeVoteStep) ->
 
     Votes that were changed after they were made are a ProtocolError.
     """
-    key = (torch.uint8, (1, SEED_BYTES))
+    key = (torch.uint8, (SEED_BYTES,))
     nothing: dict[PartyId, QueryArrays] = dict.fromkeys(present, ())
-    first = take(VoteStep.KEYS, nothing, (key, (torch.int32, (1, 2))))
+    first = take(VoteStep.KEYS, nothing, (key, (torch.int32, (2,))))
     sharing.check_keys({name: first[name][0] for name in present})
-    sizes = {name: tuple(first[name][1][0].tolist()) for name in present}
+    sizes = {name: tuple(first[name][1].tolist()) for name in present}
     n_rows = max(n for n, _ in sizes.values())
     if set(sizes.values()) != {(n_rows, n_votes)}:
         shapes = ", ".join(f"{size} of {name}" for name, size in sizes.items())
@@ -167,19 +167,19 @@ def count_votes(present: Sequence[PartyId], n_votes: int, take: TakeVoteStep) ->
             f"Parties must vote on the same rows, {n_votes} votes for each. Got votes "
             f"of shapes {shapes}."
         )
-    keys = torch.cat([first[name][0] for name in present]).unsqueeze(0)
-    leader, each = present[0], (torch.uint8, (1, len(present), SEED_BYTES))
+    keys = torch.stack([first[name][0] for name in present])
+    leader, each = present[0], (torch.uint8, (len(present), SEED_BYTES))
     (seeds,) = take(VoteStep.SEED, {leader: (keys,)}, (each,))[leader]
-    sent = {name: (keys, seeds[:, place]) for place, name in enumerate(present)}
-    formats = ((torch.int32, (1, n_rows, n_votes)), (torch.int32, (1, N_TAGS)))
+    sent = {name: (keys, seeds[place]) for place, name in enumerate(present)}
+    formats = ((torch.int32, (n_rows, n_votes)), (torch.int32, (N_TAGS,)))
     votes = take(VoteStep.VOTE, sent, formats)
-    told = take(VoteStep.CHECK, nothing, (key,))
-    total = sharing.revealed_sum([votes[name][0][0] for name in present])
-    tags = torch.stack([votes[name][1][0].long() for name in present]).sum(dim=0)
-    found = {sharing.to_bytes(told[name][0]) for name in present}
+    seeds_of = take(VoteStep.CHECK, nothing, (key,))
+    total = sharing.revealed_sum([votes[name][0] for name in present])
+    tags = torch.stack([votes[name][1].long() for name in present]).sum(dim=0)
+    drawn = {sharing.to_bytes(seeds_of[name][0]) for name in present}
     most = FIELD // 2 / sharing.FRACTION
-    fits = len(found) == 1 and bool((total.abs() < most).all())
-    if not fits or not np.array_equal(_tags(found.pop(), total), tags.numpy() % FIELD):
+    fits = len(drawn) == 1 and bool((total.abs() < most).all())
+    if not fits or not np.array_equal(_tags(drawn.pop(), total), tags.numpy() % FIELD):
         raise ProtocolError(
             f"The votes of {listed(present)} must be those that they made. Got a sum "
             "whose tag does not fit: one was changed after it was made."

@@ -72,5 +72,4 @@ METHOD = Method(
     run,
     profiles=("default",),
     protocol=KeptParty,
-    one_by_one=True,
 )

@@ -28,25 +28,7 @@ from lessvfl.terms import Observer, Stage
 from lessvfl.wire.coding import BITS
 from lessvfl.wire.parties import Parties
 
-Lambda = float | tuple[float, ...]
 LAM_SHARE = 0.6  # of the lambda that removes every feature; chosen on generated tables
-
-
-def a_lambda() -> settings.Kind:
-    """Allow one weight, or (from Python) one for each replica."""
-    weight = settings.a_float()
-    return settings.Kind(
-        weight.allowed,
-        lambda v: (
-            all(map(weight.accepts, v)) if isinstance(v, tuple) else weight.accepts(v)
-        ),
-        float,
-    )
-
-
-def spread(lam: Lambda) -> tuple[float, ...]:
-    """Return a weight as a tuple over replicas; a single one serves all."""
-    return lam if isinstance(lam, tuple) else (lam,)
 
 
 @dataclass(frozen=True)
@@ -91,7 +73,7 @@ class Joint(settings.Section):
     )
 
     def plan(
-        self, stage: Stage, n_epochs: float, lam: Lambda | None = None
+        self, stage: Stage, n_epochs: float, lam: float | None = None
     ) -> TrainPlan:
         """Return the plan of one stage of joint training."""
         return TrainPlan(
@@ -101,7 +83,7 @@ class Joint(settings.Section):
             self.row_order,
             self.optimizer,
             self.learning_rate,
-            None if lam is None else spread(lam),
+            lam,
             self.schedule if stage == "train" else "constant",
             self.bits,
             decay=self.weight_decay,
@@ -132,8 +114,8 @@ class Joint(settings.Section):
 class PartySelection(Joint):
     """Settings of stages 1 and 3: pre-training and every party's own selection."""
 
-    lam_party: Lambda | None = settings.setting(
-        settings.or_none(a_lambda()),
+    lam_party: float | None = settings.setting(
+        settings.or_none(settings.a_float()),
         None,
         f"weight of the parties' group lasso; none: at each party {LAM_SHARE} of the "
         "one that removes all",
@@ -189,7 +171,7 @@ class PartySelection(Joint):
             self.batch_size,
             self.row_order,
             self.party_step_size,
-            spread(LAM_SHARE if self.lam_party is None else self.lam_party),
+            LAM_SHARE if self.lam_party is None else self.lam_party,
             self.lam_scale,
             "mean" if self.reduction == "mean" else "sum",
             self.plateau_tolerance,
@@ -245,7 +227,6 @@ class Method:
     behaviour: int = 1  # raised by hand with what it does: tables of before are stale
     # A party's side of a protocol of the method's own, where it has one.
     protocol: Callable[[Any, Holder], PartyProtocol] | None = None
-    one_by_one: bool = False  # whether replicas are runs of their own
     uses_alone: bool = False  # whether a party trains on rows that no other party has
 
     def protocol_of(self, config: Joint) -> NewProtocol | None:

@@ -98,49 +98,50 @@ class Config(Joint):
 class CounterfactualParty:
     """A party in the search."""
 
-    def __init__(self, config: Config, own: Holder) -> None:
-        self.own, self.config = own, config
-        rows = sample_rows(own.X.shape[1], config.search_rows, own.seeds)
-        X = take(own.X, rows.to(own.X.device)).expand(own.n_replicas, -1, -1)
-        self.changes = Changes(X, own.features, own.net)
-        self.rates = X.new_zeros(own.n_replicas, own.features.n_groups)
+    def __init__(self, config: Config, holder: Holder) -> None:
+        self.own, self.config = holder, config
+        rows = sample_rows(len(holder.X), config.search_rows, holder.seed)
+        X = take(holder.X, rows.to(holder.X.device))
+        self.changes = Changes(X, holder.features, holder.net)
+        self.rates = X.new_zeros(holder.features.n_groups)
 
     def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Embed rows; return slopes, or change the rows; at the end rate and select."""
         changes, config = self.changes, self.config
-        (R, n), left = changes.delta.shape[:2], 2 * config.search_steps - step
+        n_rows, left = len(changes.delta), 2 * config.search_steps - step
         if step == 0:
             expect(arrays)
             return (changes.embed(),)
         if left >= 0 and left % 2:
-            expect(arrays, (R, n, self.own.net.n_outputs))
+            expect(arrays, (n_rows, self.own.net.n_outputs))
             return (changes.slope(*arrays),)
         if left < -1:
-            expect(arrays, (R, 1))
+            expect(arrays, (1,))
             return self._selected(self.rates >= config.least_rate * arrays[0])
-        expect(arrays, (R, n))
+        expect(arrays, (n_rows,))
         if left >= 0:
             changes.step(arrays[0], config.search_step_size, config.price)
             return (changes.embed(),)
         self.rates = changes.rates(*arrays)
         if config.keep is None:
-            return (self.rates.amax(dim=1, keepdim=True),)
-        chosen = [best(rates, config.keep) for rates in self.rates]
-        return self._selected(torch.stack(chosen))
+            return (self.rates.amax(dim=0, keepdim=True),)
+        return self._selected(best(self.rates, config.keep))
 
     def _selected(self, chosen: Tensor) -> Selected:
         features = self.own.features
-        ratings = tuple(rating("rate of change", own, features) for own in self.rates)
-        return Selected(chosen | features.groups_of(self.own.must_keep), ratings)
+        return Selected(
+            chosen | features.groups_of(self.own.must_keep),
+            rating("rate of change", self.rates, features),
+        )
 
 
 def search(parties: Parties, fusion: Network, labels: Labels, config: Config) -> None:
     """Change rows until they flip, then have features rated and selected."""
-    names, R, dtype = parties.names, len(labels.seeds), fusion.input_weights.dtype
+    names, dtype = parties.names, fusion.input_weights.dtype
     n_rows = min(config.search_rows, parties.n_samples)
     sizes = [parties.sizes[name] for name in names]
-    embeddings = {n: ((dtype, (R, n_rows, parties.sizes[n])),) for n in names}
-    slopes = dict.fromkeys(names, ((dtype, (R, n_rows)),))
+    embeddings = {n: ((dtype, (n_rows, parties.sizes[n])),) for n in names}
+    slopes = dict.fromkeys(names, ((dtype, (n_rows,)),))
     passes, last = fusion.passes(inputs=True), 2 * config.search_steps + 1
 
     sent: dict[str, QueryArrays] = dict.fromkeys(names, ())
@@ -150,19 +151,19 @@ def search(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
         z = z.detach().requires_grad_()
         missing = margins(z, start, labels.task)
         down = passes.back(*gradients(missing.sum(), [z]))[-1]
-        own = zip(names, torch.split(down, sizes, dim=2), strict=True)
-        sent = {name: (gradient.contiguous(),) for name, gradient in own}
+        parts = zip(names, torch.split(down, sizes, dim=1), strict=True)
+        sent = {name: (gradient.contiguous(),) for name, gradient in parts}
         largest = largest_of(parties.query(STAGE, step, sent, slopes))
         sent = dict.fromkeys(names, (largest * (missing.detach() > 0),))
         found = parties.query(STAGE, step + 1, sent, embeddings)
         z = passes.forward(concatenate([h for (h,) in found.values()]))
 
     flipped = margins(z, start, labels.task) <= 0
-    if not bool(flipped.any(dim=1).all()):
+    if not bool(flipped.any()):
         warn(f"No row flipped in {config.search_steps} steps: no feature has a rate.")
     sent = dict.fromkeys(names, (flipped.to(torch.uint8),))
     if config.keep is None:
-        rates = dict.fromkeys(names, ((dtype, (R, 1)),))
+        rates = dict.fromkeys(names, ((dtype, (1,)),))
         largest = largest_of(parties.query(STAGE, last, sent, rates))
         sent, last = dict.fromkeys(names, (largest,)), last + 1
     parties.query_last(STAGE, last, sent)

@@ -80,9 +80,9 @@ def select(parties: Parties, fusion: Network, labels: Labels, config: Counted) -
 
 
 def classes_of(labels: Labels) -> tuple[Tensor, int]:
-    """Return the classes of all rows, (R, N), and how many there are."""
-    found = [binning.classes_of(labels, r) for r in range(len(labels.seeds))]
-    return torch.stack([y for y, _ in found]).cpu(), max(n for _, n in found)
+    """Return the classes of all rows, (N,), and how many there are."""
+    y, n_classes = binning.classes_of(labels)
+    return y.cpu(), n_classes
 
 
 def count(
@@ -107,63 +107,56 @@ def check_dealers(names: Sequence[PartyId], secret: str) -> None:
 def _count_shared(parties: Parties, labels: Tensor) -> dict[str, QueryArrays]:
     """Lead every party and its dealer, the next one, to the server's shares of counts.
 
-    `labels` (R, n, C) are 1 in the class of a row; the last follows from the others.
+    `labels` (n, C) are 1 in the class of a row; the last follows from the others.
     """
-    names, Y = parties.names, labels[:, :, :-1]
-    R, n_rows, n_classes = Y.shape
+    names, Y = parties.names, labels[:, :-1]
+    n_rows, n_classes = Y.shape
     ring = Ring.for_counts(n_rows)
     dealer = dict(zip(names, [*names[1:], names[0]], strict=True))
     client = {other: name for name, other in dealer.items()}
 
-    key_and_width = ((torch.uint8, (R, SEED_BYTES)), (torch.int32, (R, 1)))
+    key_and_width = ((torch.uint8, (SEED_BYTES,)), (torch.int32, (1,)))
     nothing: dict[str, QueryArrays] = dict.fromkeys(names, ())
     first = parties.query(STAGE, 0, nothing, dict.fromkeys(names, key_and_width))
     keys = {name: key for name, (key, _) in first.items()}
     sharing.check_keys(keys)
-    widths = {name: _width(name, own, n_rows) for name, (_, own) in first.items()}
+    widths = {name: _width(name, size, n_rows) for name, (_, size) in first.items()}
 
-    sizes = {n: torch.tensor([[widths[n], n_classes]] * R).int() for n in names}
+    sizes = {n: torch.tensor([widths[n], n_classes]).int() for n in names}
     dealt = parties.query(
         STAGE,
         1,
         {name: (keys[client[name]], sizes[client[name]]) for name in names},
         {
             name: (
-                (torch.uint8, (R, SEED_BYTES)),
-                (ring.dtype, (R, widths[client[name]], n_classes)),
+                (torch.uint8, (SEED_BYTES,)),
+                (ring.dtype, (widths[client[name]], n_classes)),
             )
             for name in names
         },
     )
 
     seeds = {name: sharing.to_bytes(dealt[dealer[name]][0]) for name in names}
-    masked = {
-        name: [sharing.masked(ring, seed + bytes([r]), own) for r, own in enumerate(Y)]
-        for name, seed in seeds.items()
+    sent = {
+        name: ring.pack(sharing.masked(ring, seed, Y)) for name, seed in seeds.items()
     }
-    sent = {name: ring.pack(torch.stack(some)) for name, some in masked.items()}
     rows = parties.query(
         STAGE,
         2,
         {name: (keys[dealer[name]], sent[name]) for name in names},
-        {name: ((ring.dtype, (R, n_rows, widths[name])),) for name in names},
+        {name: ((ring.dtype, (n_rows, widths[name])),) for name in names},
     )
 
     shares: dict[str, QueryArrays] = {}
     for name in names:
-        own = [
-            sharing.share_of_right(ring, ring.unpack(part), ring.unpack(left), right)
-            for part, left, right in zip(
-                dealt[dealer[name]][1], rows[name][0], Y, strict=True
-            )
-        ]
-        shares[name] = (ring.pack(torch.stack(own)),)
+        part, left = ring.unpack(dealt[dealer[name]][1]), ring.unpack(rows[name][0])
+        shares[name] = (ring.pack(sharing.share_of_right(ring, part, left, Y)),)
     return shares
 
 
-def _width(name: PartyId, told: Tensor, n_rows: int) -> int:
+def _width(name: PartyId, size: Tensor, n_rows: int) -> int:
     """Return how many bins a party has, if a dealer can deal masks for so many."""
-    width, most = int(told[0, 0]), MOST_CELLS // n_rows
+    width, most = int(size), MOST_CELLS // n_rows
     if not 0 < width <= most:
         raise ProtocolError(
             f"Party '{name}' must have 1 to {most:,} bins in all, with {n_rows:,} rows "

@@ -33,115 +33,92 @@ def _check_sizes(n_rows: int, n_bins: int, n_classes: int) -> None:
 class CountingParty(abc.ABC):
     """A party in a stage in which classes are counted by bin."""
 
-    def __init__(self, config: Counted, own: Holder) -> None:
-        self.own, self._secret = own, config.secret
-        groups, n_groups = own.features.column_groups.cpu(), own.features.n_groups
-        self.bins = [
-            binning.bin_features(own.columns(r).cpu(), groups, n_groups, config.bins)
-            for r in range(own.n_replicas)
-        ]
-        self.held_out: list[Bins] = []  # the same bins of rows that are not counted
+    def __init__(self, config: Counted, holder: Holder) -> None:
+        self.own, self._secret = holder, config.secret
+        features = holder.features
+        self.bins = binning.bin_features(
+            holder.X.cpu(), features.column_groups.cpu(), features.n_groups, config.bins
+        )
+        self.held_out: Bins | None = None  # the same bins of rows that are not counted
         if config.holds_out:
-            rows = split_rows(own.X.shape[1], own.seeds)
-            self.held_out, self.bins = (
-                [bins.take(some) for bins, some in zip(self.bins, part, strict=True)]
-                for part in rows
-            )
-        self._n_rows = self.bins[0].codes.shape[1]
-        self._width = max(bins.n_bins for bins in self.bins)
+            held_out, counted = split_rows(len(holder.X), holder.seed)
+            self.held_out, self.bins = self.bins.take(held_out), self.bins.take(counted)
+        self._n_rows = self.bins.codes.shape[1]
         self._ring = Ring.for_counts(self._n_rows)
         self._key = KeyPair()
-        self._seeds: list[bytes] = []  # shared with the dealer
-        self._dealt: list[bytes] = []  # shared with whom it deals for
-        self._masked: list[Tensor] = []  # labels less their mask
+        self._seed = b""  # shared with the dealer
+        self._dealt = b""  # shared with whom it deals for
+        self._masked: Tensor | None = None  # labels less their mask
 
     def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Answer one query."""
-        R, n_rows = self.own.n_replicas, self._n_rows
+        n_rows, n_bins = self._n_rows, self.bins.n_bins
         if step >= N_COUNTING[self._secret]:
             return self.go_on(step - N_COUNTING[self._secret], arrays)
         if self._secret == "none":
-            expect(arrays, (R, n_rows))
+            expect(arrays, (n_rows,))
             (labels,) = arrays
-            most = min(MOST_CLASSES, MOST_CELLS // self._width)
+            most = min(MOST_CLASSES, MOST_CELLS // n_bins)
             _check_range("classes", int(labels.min()), int(labels.max()), most)
-            classes, n_classes = labels.long(), int(labels.max()) + 1
-            both = zip(self.bins, classes, strict=True)
-            return self.counted([bins.counts(y, n_classes) for bins, y in both])
+            return self.counted(self.bins.counts(labels.long(), int(labels.max()) + 1))
         match step:
             case 0:
                 expect(arrays)
-                _check_sizes(n_rows, self._width, 0)
-                width = torch.full((R, 1), self._width, dtype=torch.int32)
-                return sharing.from_bytes(self._key.public, R), width
+                _check_sizes(n_rows, n_bins, 0)
+                width = torch.tensor([n_bins], dtype=torch.int32)
+                return sharing.from_bytes(self._key.public), width
             case 1:
-                expect(arrays, (R, KEY_BYTES), (R, 2))
+                expect(arrays, (KEY_BYTES,), (2,))
                 return self._deal(*arrays)
             case 2:
-                expect(arrays, (R, KEY_BYTES), (R, n_rows, -1))
-                _check_sizes(n_rows, self._width, arrays[1].shape[2])
+                expect(arrays, (KEY_BYTES,), (n_rows, -1))
+                _check_sizes(n_rows, n_bins, arrays[1].shape[1])
                 return (self._mask(*arrays),)
-        expect(arrays, (R, self._width, self._masked[0].shape[1]))
-        return self.counted(self._add_up(arrays[0]))
+        if self._masked is None:
+            raise ValueError("shares of counts before labels")
+        expect(arrays, (n_bins, self._masked.shape[1]))
+        return self.counted(self._add_up(self._masked, *arrays))
 
     def _deal(self, key: Tensor, sizes: Tensor) -> QueryArrays:
         """Draw masks for another party and the server; return what the server gets."""
-        n_rows, ring, R = self._n_rows, self._ring, self.own.n_replicas
-        n_bins, n_classes = sizes[0].tolist()
+        n_rows, ring = self._n_rows, self._ring
+        n_bins, n_classes = sizes.tolist()
         _check_sizes(n_rows, n_bins, n_classes)
         client, dealer = sharing.to_bytes(key), self._key.public
-        self._dealt = [self._key.secret(client, client, dealer, r) for r in range(R)]
+        self._dealt = self._key.secret(client, client, dealer)
         seed = secrets.token_bytes(SEED_BYTES)
-        sizes_of_masks = (n_rows, n_bins, n_classes)
-        shares = [
-            sharing.deal(ring, own, seed + bytes([r]), *sizes_of_masks)
-            for r, own in enumerate(self._dealt)
-        ]
-        return sharing.from_bytes(seed, R), ring.pack(torch.stack(shares))
+        share = sharing.deal(ring, self._dealt, seed, n_rows, n_bins, n_classes)
+        return sharing.from_bytes(seed), ring.pack(share)
 
     def _mask(self, key: Tensor, labels: Tensor) -> Tensor:
         """Take labels less their mask; return the bins of every row less theirs."""
-        R, ring = self.own.n_replicas, self._ring
+        ring = self._ring
         client, dealer = self._key.public, sharing.to_bytes(key)
-        self._seeds = [self._key.secret(dealer, client, dealer, r) for r in range(R)]
-        self._masked = [ring.unpack(own) for own in labels]
-        return torch.stack(
-            [
-                ring.pack(sharing.masked(ring, seed, self._indicators(bins)))
-                for seed, bins in zip(self._seeds, self.bins, strict=True)
-            ]
-        )
+        self._seed = self._key.secret(dealer, client, dealer)
+        self._masked = ring.unpack(labels)
+        indicators = self.bins.indicators(torch.int64)
+        return ring.pack(sharing.masked(ring, self._seed, indicators))
 
-    def _indicators(self, bins: Bins) -> Tensor:
-        """Return which bins every row is in, (N, width), bins of no row at the end."""
-        found = bins.indicators(torch.int64)
-        return torch.nn.functional.pad(found, (0, self._width - found.shape[1]))
-
-    def _add_up(self, shares: Tensor) -> list[Tensor]:
-        """Return the counts of classes by bin, of every replica."""
-        ring, found = self._ring, []
-        for bins, seed, masked, share in zip(
-            self.bins, self._seeds, self._masked, shares, strict=True
-        ):
-            own = sharing.share_of_left(ring, seed, masked, self._width)
-            counts = ring.reduce(own + ring.unpack(share))[: bins.n_bins]
-            sizes = torch.bincount(bins.codes.flatten(), minlength=bins.n_bins)
-            last = sizes - counts.sum(dim=1)  # the class that was not sent
-            if bool((last < 0).any()):
-                raise ValueError("more rows of a bin than it has")
-            found.append(torch.cat([counts, last.unsqueeze(1)], dim=1))
-        return found
+    def _add_up(self, masked: Tensor, servers: Tensor) -> Tensor:
+        """Return the counts of classes by bin, given the server's share of them."""
+        ring, bins = self._ring, self.bins
+        share = sharing.share_of_left(ring, self._seed, masked, bins.n_bins)
+        counts = ring.reduce(share + ring.unpack(servers))
+        sizes = torch.bincount(bins.codes.flatten(), minlength=bins.n_bins)
+        last = sizes - counts.sum(dim=1)  # the class that was not sent
+        if bool((last < 0).any()):
+            raise ValueError("more rows of a bin than it has")
+        return torch.cat([counts, last.unsqueeze(1)], dim=1)
 
     def hide(self, values: Tensor) -> Tensor:
-        """Return real numbers (R, ...) as they travel: under sharing in a sum alone."""
+        """Return real numbers as they travel: under sharing in a sum alone."""
         if self._secret == "none":
             return sharing.rounded(values).to(self.own.X.dtype)
-        both = zip(values, self._seeds, self._dealt, strict=True)
-        return torch.stack([sharing.hidden(*own) for own in both])
+        return sharing.hidden(values, self._seed, self._dealt)
 
     @abc.abstractmethod
-    def counted(self, counts: list[Tensor]) -> QueryArrays | Selected:
-        """Go on with the counts of every replica, (n_bins, C)."""
+    def counted(self, counts: Tensor) -> QueryArrays | Selected:
+        """Go on with the rows of every class in every bin, (n_bins, C)."""
 
     def go_on(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Answer a query after the counts, the first of which is step 0."""

@@ -79,15 +79,13 @@ class Config(counting.Counted):
 class GateStart(CountingParty):
     """A party that learns where its gates start."""
 
-    def counted(self, counts: list[Tensor]) -> Selected:
+    def counted(self, counts: Tensor) -> Selected:
         """Keep all features; start their gates at 1 / Gini, with a mean of a half."""
-        starts = []
-        for bins, table in zip(self.bins, counts, strict=True):
-            gini = binning.impurity(table, bins.owner, len(bins.sizes))
-            inverse = 1 / gini.clamp_min(1e-6)
-            starts.append(HALF_OPEN * inverse / inverse.mean())
+        bins = self.bins
+        gini = binning.impurity(counts, bins.owner, len(bins.sizes))
+        inverse = 1 / gini.clamp_min(1e-6)
         everything = torch.ones_like(self.own.features.groups)
-        return Selected(everything, gates=torch.stack(starts))
+        return Selected(everything, gates=HALF_OPEN * inverse / inverse.mean())
 
 
 METHOD = Method(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -20,86 +20,72 @@ from lessvfl.methods.filters import FilterConfig
 class FilterParty(CountingParty):
     """A party in the stage of a filter."""
 
-    def __init__(self, measure: BinMeasure, config: FilterConfig, own: Holder) -> None:
-        super().__init__(config, own)
+    def __init__(
+        self, measure: BinMeasure, config: FilterConfig, holder: Holder
+    ) -> None:
+        super().__init__(config, holder)
         self.config, self._measure = config, measure
-        self._must = own.features.groups_of(own.must_keep).cpu()
-        self._counts: list[Tensor] = []  # of every replica, (n_bins, C)
-        self._scores: list[Tensor] = []  # (G,), by which features are compared
-        self._largest: list[float] = []  # score of any feature of any party
+        self._must = holder.features.groups_of(holder.must_keep).cpu()
+        self._counts = torch.zeros(0, 0)  # (n_bins, C)
+        self._scores = torch.zeros(0)  # (G,), by which features are compared
+        self._largest: float | None = None  # score of any feature of any party
 
-    def counted(self, counts: list[Tensor]) -> QueryArrays | Selected:
+    def counted(self, counts: Tensor) -> QueryArrays | Selected:
         """Rate features; select, or tell the largest score to choose a limit.
 
         A limit is on what scores have beyond the mean of those with scrambled labels: a
         feature with many bins has a large score by chance.
         """
-        both = zip(counts, self.bins, strict=True)
         self._counts = counts
-        self._scores = [self._measure.scores(table, bins) for table, bins in both]
-        keep = self.config.keep
-        if self.config.holds_out:
-            for r, scores in enumerate(self._scores):
-                scramble = self._scramble(r)
-                copies = [scramble() for _ in range(self.config.copies)]
-                self._scores[r] = scores - torch.stack(copies).mean(dim=0)
-            largest = [scores.amax() for scores in self._scores]
-            return (torch.stack(largest).view(-1, 1).to(self.own.X.dtype),)
-        if keep is not None:
-            return self._selected(
-                [limits.best(scores, keep) for scores in self._scores]
-            )
-        found = [self._beyond_chance(r) for r in range(len(counts))]
-        return self._selected(
-            [kept for kept, _ in found], [share for _, share in found]
+        self._scores = self._measure.scores(counts, self.bins)
+        config, scramble = self.config, self._scramble()
+        if config.holds_out:
+            copies = torch.stack([scramble() for _ in range(config.copies)])
+            self._scores = self._scores - copies.mean(dim=0)
+            return (self._scores.amax().view(1).to(self.own.X.dtype),)
+        if config.keep is not None:
+            return self._selected(limits.best(self._scores, config.keep))
+        kept, false_share = keep_beyond_chance(
+            self._scores, scramble, config.copies, config.false_share
         )
+        return self._selected(kept, false_share)
 
     def go_on(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Say what features above every limit say of rows held out; then select."""
         if not self.config.holds_out:
             return super().go_on(step, arrays)
-        expect(arrays, (self.own.n_replicas, 1))
-        values = arrays[0][:, 0].tolist()
-        if step == 0 and not self._largest:
-            self._largest = values
-            return (self.hide(torch.stack([self._say(r) for r in range(len(values))])),)
-        if step == 0 or not self._largest:
+        expect(arrays, (1,))
+        value = arrays[0].item()
+        if step == 0 and self._largest is None:
+            self._largest = value
+            return (self.hide(self._log_odds_above_limits(value)),)
+        if step == 0 or self._largest is None:
             raise ValueError("rows held out, of which is told once, before the end")
-        limits.check_places(values)
-        chosen = zip(self._scores, self._largest, values, strict=True)
-        return self._selected([limits.above(*own) for own in chosen])
+        place = limits.check_place(value)
+        return self._selected(limits.above(self._scores, self._largest, place))
 
-    def _say(self, r: int) -> Tensor:
+    def _log_odds_above_limits(self, largest: float) -> Tensor:
         """Return the sums of what bins say of rows held out, (n, limits x C)."""
-        bins = self.held_out[r]
-        said = log_odds(self._counts[r], bins.owner, len(bins.sizes))  # (n_bins, C)
-        masks = limits.at_limits(self._scores[r], self._largest[r]) | self._must
-        sums = [masks.double() @ one[bins.codes] for one in said.T]  # (limits, n)
+        bins = self.held_out
+        assert bins is not None
+        odds = log_odds(self._counts, bins.owner, len(bins.sizes))  # (n_bins, C)
+        masks = limits.at_limits(self._scores, largest) | self._must
+        sums = [masks.double() @ one[bins.codes] for one in odds.T]  # (limits, n)
         return torch.stack(sums).permute(2, 1, 0).flatten(1)
 
-    def _selected(
-        self, chosen: list[Tensor], shares: Sequence[float | None] = ()
-    ) -> Selected:
-        """Keep these features (G,) of every replica, of which `shares` are useless."""
-        shares = shares or [None] * len(chosen)
-        own = zip(self._counts, self.bins, shares, strict=True)
-        ratings = tuple(
-            rating_by_bins(self._measure, table, bins, self.own.features, share)
-            for table, bins, share in own
+    def _selected(self, chosen: Tensor, false_share: float | None = None) -> Selected:
+        """Keep these features (G,), of which a share is useless."""
+        rating = rating_by_bins(
+            self._measure, self._counts, self.bins, self.own.features, false_share
         )
-        kept = (torch.stack(chosen) | self._must).to(self.own.X.device)
-        return Selected(kept, ratings)
+        return Selected((chosen | self._must).to(self.own.X.device), rating)
 
-    def _beyond_chance(self, r: int) -> tuple[Tensor, float]:
-        copies, most = self.config.copies, self.config.false_share
-        return keep_beyond_chance(self._scores[r], self._scramble(r), copies, most)
-
-    def _scramble(self, r: int) -> Callable[[], Tensor]:
+    def _scramble(self) -> Callable[[], Tensor]:
         """Return a function that returns the scores of all features by chance."""
-        bins, own = self.bins[r], self.own
-        total = self._counts[r][bins.owner == 0].sum(dim=0)
+        bins, holder = self.bins, self.own
+        total = self._counts[bins.owner == 0].sum(dim=0)
         classes = torch.arange(len(total)).repeat_interleave(total)
-        random = stream(own.private[r], "scrambled labels", own.party)
+        random = stream(holder.private, "scrambled labels", holder.party)
 
         def scramble() -> Tensor:
             order = torch.randperm(len(classes), generator=random)

@@ -79,21 +79,19 @@ def select(
         return
     dtype = fusion.input_weights.dtype
     every, n_classes = counting.classes_of(labels)
-    rows = limits.split_rows(every.shape[1], labels.seeds)
-    held, y = (every.gather(1, some) for some in rows)
+    held, y = (every[rows] for rows in limits.split_rows(len(every), labels.seed))
     sent = counting.count(parties, y, n_classes, config.secret)
-    step, one = N_COUNTING[config.secret], (dtype, (len(y), 1))
+    step, one = N_COUNTING[config.secret], (dtype, (1,))
     scores = dict.fromkeys(parties.names, (one,))
     largest = largest_of(parties.query(STAGE, step - 1, sent, scores))
 
     is_hidden = config.secret == "sharing"
     n_told = n_classes if is_hidden else int(y.max()) + 1
     n_said = (1 if n_told == 2 else n_told) * limits.N_LIMITS
-    said = (sharing.SUMS.dtype if is_hidden else dtype, (*held.shape, n_said))
+    sums = (sharing.SUMS.dtype if is_hidden else dtype, (len(held), n_said))
 
     def losses(parts: list[Tensor]) -> Tensor:
         total = sharing.revealed_sum(parts) if is_hidden else torch.stack(parts).sum(0)
-        own = zip(total, held, y, strict=True)
-        return torch.stack([limits.class_losses(*one, n_classes) for one in own])
+        return limits.class_losses(total, held, y, n_classes)
 
-    choose_together(parties, STAGE, step, largest, said, losses)
+    choose_together(parties, STAGE, step, largest, sums, losses)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lessvfl import settings
 from lessvfl.core.plans import PartyPlan
 from lessvfl.core.solve import OPTIMIZERS
-from lessvfl.methods.base import Joint, Lambda, Method, a_lambda, follow_plans
+from lessvfl.methods.base import Joint, Method, follow_plans
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Config(Joint):
     optimizer: str = settings.setting(
         settings.one_of(*OPTIMIZERS), "sgd", "optimiser of joint proximal training"
     )
-    lam_party: Lambda = settings.setting(
-        a_lambda(), 0.2, "weight of the parties' group lasso"
+    lam_party: float = settings.setting(
+        settings.a_float(), 0.2, "weight of the parties' group lasso"
     )
     joint_epochs: float = settings.setting(
         settings.a_float(), 150, "epochs of joint proximal training"

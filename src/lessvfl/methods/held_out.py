@@ -29,16 +29,16 @@ def choose_together(
     stage: Stage,
     step: int,
     largest: Tensor,
-    said: ArrayFormat,
+    answer: ArrayFormat,
     losses: Callable[[list[Tensor]], Tensor],
 ) -> None:
     """Take the last two steps of a protocol: the limit is chosen, all parties select.
 
-    `largest` (R, 1) are scores. `losses` returns those of every row and limit, (R, n,
-    limits), given what parties say.
+    `largest` (1,) is a score. `losses` returns those of every row and limit, (n,
+    limits), given what parties say in the format of an `answer`.
     """
     names = parties.names
     sent: dict[str, QueryArrays] = dict.fromkeys(names, (largest,))
-    answers = parties.query(stage, step, sent, dict.fromkeys(names, (said,)))
+    answers = parties.query(stage, step, sent, dict.fromkeys(names, (answer,)))
     choice = choose_limit(losses([array for (array,) in answers.values()]))
     parties.query_last(stage, step + 1, dict.fromkeys(names, (choice,)))

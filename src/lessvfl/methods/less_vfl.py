@@ -11,14 +11,7 @@ from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import SelectPlan
-from lessvfl.methods.base import (
-    LAM_SHARE,
-    Lambda,
-    Method,
-    PartySelection,
-    a_lambda,
-    spread,
-)
+from lessvfl.methods.base import LAM_SHARE, Method, PartySelection
 from lessvfl.terms import Observer
 from lessvfl.wire.parties import Parties
 
@@ -27,14 +20,14 @@ from lessvfl.wire.parties import Parties
 class Config(PartySelection):
     """Settings of LESS-VFL."""
 
-    lam_party: Lambda | None = settings.setting(
-        settings.or_none(a_lambda()),
+    lam_party: float | None = settings.setting(
+        settings.or_none(settings.a_float()),
         4.0,
         f"weight of the parties' group lasso; none: at each party {LAM_SHARE} of the "
         "one that removes all",
     )
-    lam_server: Lambda = settings.setting(
-        a_lambda(), 0.05, "weight of the server's group lasso"
+    lam_server: float = settings.setting(
+        settings.a_float(), 0.05, "weight of the server's group lasso"
     )
     server_epochs: int = settings.setting(settings.an_int(), 150, "epochs of stage 2")
     server_step_size: float = settings.setting(
@@ -59,7 +52,7 @@ class Config(PartySelection):
             self.batch_size,
             self.row_order,
             self.server_step_size,
-            spread(self.lam_server),
+            self.lam_server,
             tolerance=self.plateau_tolerance,
             patience=self.plateau_patience,
         )

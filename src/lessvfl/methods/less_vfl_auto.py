@@ -240,13 +240,13 @@ def run(
 def _components(
     parties: Parties, labels: Labels, plan: PathPlan, observe: Observer
 ) -> Tensor:
-    """Ask for the embeddings of some rows; return what matters of them, (R, E)."""
-    n_rows = min(plan.n_rows, labels.y.shape[1])
+    """Ask for the embeddings of some rows; return what matters of them, (E,)."""
+    n_rows = min(plan.n_rows, len(labels.y))
     observe(Event("embed", 0, 1))
     H = concatenate(parties.embed("embed", "train", n_rows, plan.bits))
     observe(Event("embed", 1, 1))
     observe(Event("select_components", 0, 1))
-    rows = sample_rows(labels.y.shape[1], n_rows, labels.seeds).to(H.device)
+    rows = sample_rows(len(labels.y), n_rows, labels.seed).to(H.device)
     sizes = [parties.sizes[name] for name in parties.names]
     kept = choose_components(H, labels, rows, plan, sizes)
     observe(Event("select_components", 1, 1))

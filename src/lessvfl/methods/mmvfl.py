@@ -84,94 +84,89 @@ class Config(Joint):
 class MmvflParty:
     """A party in the rounds of MMVFL."""
 
-    def __init__(self, config: Config, own: Holder) -> None:
-        self.own, self.config = own, config
+    def __init__(self, config: Config, holder: Holder) -> None:
+        self.own, self.config = holder, config
+        X, features = holder.X, holder.features
         held, used = (
-            r.to(own.X.device) for r in limits.split_rows(own.X.shape[1], own.seeds)
+            rows.to(X.device) for rows in limits.split_rows(len(X), holder.seed)
         )
-        self._held = take(own.X, held).expand(own.n_replicas, -1, -1)
-        groups, n_groups = own.features.column_groups, own.features.n_groups
-        self._views = [
-            View(X, groups, n_groups, config.beta, config.zeta)
-            for X in take(own.X, used).expand(own.n_replicas, -1, -1)
-        ]
+        self._held = take(X, held)
+        self._view = View(
+            take(X, used),
+            features.column_groups,
+            features.n_groups,
+            config.beta,
+            config.zeta,
+        )
         self._n_targets = -1  # columns of Z, the same in every round; -1: any
-        self._largest: list[float] = []  # norm of any feature of any party; the end
+        self._largest: float | None = None  # norm of any feature of any party; the end
 
     def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Solve for W_k and Z_k; predict rows held out; or select by a limit."""
-        R, n_used = self.own.n_replicas, self._views[0].X.shape[0]
-        if self._largest:
-            expect(arrays, (R, 1))
-            return self._select(arrays[0][:, 0].tolist())
-        if step == 0 or (len(arrays) == 1 and arrays[0].dim() == 3):
-            expect(arrays, (R, n_used, self._n_targets))
-            self._n_targets = arrays[0].shape[2]
+        if self._largest is not None:
+            expect(arrays, (1,))
+            return self._select(self._largest, limits.check_place(arrays[0].item()))
+        if step == 0 or (len(arrays) == 1 and arrays[0].dim() == 2):
+            expect(arrays, (len(self._view.X), self._n_targets))
+            self._n_targets = arrays[0].shape[1]
             return self._solve(arrays[0])
-        expect(arrays, (R, 1))
-        self._largest = arrays[0][:, 0].tolist()
-        return (self._predict(),)
+        expect(arrays, (1,))
+        self._largest = arrays[0].item()
+        return (self._predict(self._largest),)
 
     def _solve(self, Z: Tensor) -> QueryArrays:
-        self._views = [v.solved(z) for v, z in zip(self._views, Z, strict=True)]
-        own = [v.pseudo_labels(z) for v, z in zip(self._views, Z, strict=True)]
-        norms = torch.stack([view.norms for view in self._views])
-        penalty = self.config.beta * norms.sum(dim=1, keepdim=True)
-        return torch.stack(own), penalty, norms.amax(dim=1, keepdim=True)
+        self._view = self._view.solved(Z)
+        norms = self._view.norms
+        penalty = self.config.beta * norms.sum(dim=0, keepdim=True)
+        return self._view.pseudo_labels(Z), penalty, norms.amax(dim=0, keepdim=True)
 
-    def _predict(self) -> Tensor:
-        """Return predictions of rows held out at every limit, (R, n, limits x C)."""
-        found = []
-        for X, view, most in zip(self._held, self._views, self._largest, strict=True):
-            assert view.W is not None
-            masks = limits.at_limits(view.norms, most)[:, view.groups]
-            cut = [X @ (view.W * mask.unsqueeze(1)) for mask in masks]
-            found.append(torch.cat(cut, dim=1))
-        return torch.stack(found)
+    def _predict(self, largest: float) -> Tensor:
+        """Return predictions of rows held out at every limit, (n, limits x C)."""
+        W = self._view.W
+        assert W is not None
+        masks = limits.at_limits(self._view.norms, largest)[:, self._view.groups]
+        cut = [self._held @ (W * mask.unsqueeze(1)) for mask in masks]
+        return torch.cat(cut, dim=1)
 
-    def _select(self, places: list[int]) -> Selected:
-        limits.check_places(places)
-        must, keep = self.own.features.groups_of(self.own.must_keep), self.config.keep
-        kept = [
-            limits.above(view.norms, most, place)
+    def _select(self, largest: float, place: int) -> Selected:
+        norms, keep = self._view.norms, self.config.keep
+        kept = (
+            limits.above(norms, largest, place)
             if keep is None
-            else limits.best(view.norms, keep)
-            for view, most, place in zip(
-                self._views, self._largest, places, strict=True
-            )
-        ]
-        return Selected(torch.stack(kept) | must)
+            else limits.best(norms, keep)
+        )
+        return Selected(kept | self.own.features.groups_of(self.own.must_keep))
 
 
 def select(parties: Parties, fusion: Network, labels: Labels, config: Config) -> None:
     """Alternate until the objective stands still, then choose the limit."""
     dtype = fusion.input_weights.dtype
     Y = targets(labels, dtype)
-    rows, used = (r.to(Y.device) for r in limits.split_rows(Y.shape[1], labels.seeds))
-    own, held, names = take(Y, used), take(Y, rows), parties.names
-    R, n_rows, C = own.shape
-    one = (dtype, (R, 1))
-    formats = dict.fromkeys(names, ((dtype, (R, n_rows, C)), one, one))
-    Z, before, step, largest = own, torch.inf, 0, own.new_zeros(R, 1)
+    held, known = (
+        take(Y, rows.to(Y.device)) for rows in limits.split_rows(len(Y), labels.seed)
+    )
+    names, one = parties.names, (dtype, (1,))
+    formats = dict.fromkeys(names, ((dtype, tuple(known.shape)), one, one))
+    Z, before, step, largest = known, torch.inf, 0, known.new_zeros(1)
     for step in range(config.most_rounds):
         sent: dict[str, QueryArrays] = dict.fromkeys(names, (Z,))
         answers = parties.query(STAGE, step, sent, formats)
-        own_z = (config.zeta * Z + config.eta * own) / (config.zeta + config.eta)
-        found, penalties, norms = zip(*answers.values(), strict=True)
-        now = _objective(torch.stack(found) - Z, own_z - own, config)
+        mean = (config.zeta * Z + config.eta * known) / (config.zeta + config.eta)
+        pseudo_labels, penalties, norms = zip(*answers.values(), strict=True)
+        now = _objective(torch.stack(pseudo_labels) - Z, mean - known, config)
         now += float(torch.stack(penalties).sum())
-        Z = torch.stack([own_z, *found]).mean(dim=0)
+        Z = torch.stack([mean, *pseudo_labels]).mean(dim=0)
         largest = torch.stack(norms).amax(dim=0)
         if abs(before - now) <= config.tolerance * now:
             break
         before = now
 
-    def losses(said: list[Tensor]) -> Tensor:
-        mean = torch.stack(said).mean(dim=0)
-        errors = mean.view(R, -1, limits.N_LIMITS, C) - held.unsqueeze(2)
-        return errors.square().sum(dim=3)
+    def losses(predictions: list[Tensor]) -> Tensor:
+        mean = torch.stack(predictions).mean(dim=0)
+        errors = mean.view(len(held), limits.N_LIMITS, -1) - held.unsqueeze(1)
+        return errors.square().sum(dim=2)
 
-    predictions = (dtype, (R, held.shape[1], limits.N_LIMITS * C))
+    predictions = (dtype, (len(held), limits.N_LIMITS * held.shape[1]))
     choose_together(parties, STAGE, step + 1, largest, predictions, losses)
 
 

@@ -139,8 +139,8 @@ class SwarmParty(GrowingParty):
 
     config: Config
 
-    def __init__(self, config: Config, own: Holder) -> None:
-        super().__init__(config, own)
+    def __init__(self, config: Config, holder: Holder) -> None:
+        super().__init__(config, holder)
         self._answers[TreeQuery.LOSSES] = self._told
         self._whole = self._binned(np.arange(self._table.shape[1]), self._table)
         n_bins, groups = self._whole.bins.layout.sizes, self._cells.groups
@@ -149,7 +149,7 @@ class SwarmParty(GrowingParty):
         self._round, self._tried = 0, 0  # rounds done, and particles of this one
 
     def _chance(self, turn: int) -> torch.Generator:
-        return stream(self.own.private[0], "swarm", self.own.party, turn)
+        return stream(self.own.private, "swarm", self.own.party, turn)
 
     def _enter(self, phase: Phase) -> tuple[ColumnPlaces, ColumnHolder]:
         """Take the columns of the next particle, or at last those of the best."""
@@ -175,10 +175,10 @@ class SwarmParty(GrowingParty):
 
     def _told(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Learn how good particles were; move on."""
-        expect(arrays, (1, self.config.particles))
+        expect(arrays, (self.config.particles,))
         if self._tried < self.config.particles:
             raise ValueError("losses of particles that were not tried")
-        self._swarm = self._swarm.told(arrays[0][0].double())
+        self._swarm = self._swarm.told(arrays[0].double())
         self._round, self._tried = self._round + 1, 0
         self._swarm = self._swarm.moved(self._chance(self._round))
         return ()
@@ -194,7 +194,7 @@ class SwarmParty(GrowingParty):
     def _grown(self, rules: list[int], gained: NDArray[np.float64]) -> Selected:
         """Keep what the best particle uses, whether or not a split does."""
         kept = torch.from_numpy(self._kept).to(self.own.X.device)
-        return replace(super()._grown(rules, gained), groups=kept.unsqueeze(0))
+        return replace(super()._grown(rules, gained), groups=kept)
 
 
 METHOD = Method(
@@ -205,5 +205,4 @@ METHOD = Method(
     grow_trees(forest=False, search=search),
     profiles=("default",),
     protocol=SwarmParty,
-    one_by_one=True,
 )

@@ -35,7 +35,7 @@ class SumsAnswerer(Protocol):
     def begin(
         self, step: int, values: Tensor, used: Truths, flags: Sequence[Truths]
     ) -> None:
-        """Take what came of gradients (1, K, Q + 1, N), and columns in use."""
+        """Take what came of gradients (K, Q + 1, N), and columns in use."""
 
     def sums(self, step: int, nodes: Sequence[NodeRows]) -> tuple[Tensor, ...]:
         """Return the sums of some nodes."""
@@ -61,17 +61,17 @@ class ClearAnswers:
         self, step: int, values: Tensor, used: Truths, flags: Sequence[Truths]
     ) -> None:
         """Take gradients and hessians of all rows."""
-        own = read_values(values)
-        self._dtype = sums_format(own)
+        gradients = read_values(values)
+        self._dtype = sums_format(gradients)
         self._used = self.holder.bins.layout.only(used)
-        self.holder.begin(own, used)
+        self.holder.begin(gradients, used)
 
     def sums(self, step: int, nodes: Sequence[NodeRows]) -> tuple[Tensor, ...]:
         """Return sums, rounded where they have fewer bits."""
-        found = self.holder.histograms(nodes)
+        sums = self.holder.histograms(nodes)
         if self.bits == EXACT:
-            return (torch.from_numpy(found).to(self._dtype).unsqueeze(0),)
-        return packed(found, self.bits, self._used)
+            return (torch.from_numpy(sums).to(self._dtype),)
+        return packed(sums, self.bits, self._used)
 
 
 class SharedAnswers:
@@ -85,11 +85,11 @@ class SharedAnswers:
 
     def beside_layout(self) -> tuple[Tensor, ...]:
         """Return the public key."""
-        return (sharing.from_bytes(self._key.public, 1),)
+        return (sharing.from_bytes(self._key.public),)
 
     def mask(self, numbers: list[int], arrays: QueryArrays) -> tuple[Tensor, ...]:
         """Draw masks with the dealer, and for another; return its own bins, masked."""
-        expect(arrays, (1, 2 * KEY_BYTES))
+        expect(arrays, (2 * KEY_BYTES,))
         (n_bins,) = numbers
         ring, n_rows, layout = self._ring, self._n_rows, self.holder.bins.layout
         width = layout.n_bins - layout.n_columns
@@ -106,7 +106,7 @@ class SharedAnswers:
         self._table = shared.draw_table(ring, self._client_seed, n_rows, n_bins)
         mask = shared.draw_table(ring, self._seed, n_rows, width)
         table = shared.masked_table(mask, self.holder.codes, layout)
-        return sharing.from_bytes(self._values_seed, 1), table.unsqueeze(0)
+        return sharing.from_bytes(self._values_seed), table
 
     @property
     def n_flags(self) -> Sequence[int]:
@@ -126,11 +126,11 @@ class SharedAnswers:
         ring = self._ring
         if values.dtype != ring.dtype:
             raise ValueError(f"gradients of {values.dtype} instead of {ring.dtype}")
-        self._mask = shared.draw_values(ring, self._values_seed, step, *values[0].shape)
+        self._mask = shared.draw_values(ring, self._values_seed, step, *values.shape)
         (bins,) = flags
         self._client_bins = torch.from_numpy(np.flatnonzero(bins))
         self._bins = shared.free_bins(self.holder.bins.layout.only(used))
-        self.holder.begin(shared.in_parts(values[0]), used)
+        self.holder.begin(shared.in_parts(values), used)
 
     def sums(self, step: int, nodes: Sequence[NodeRows]) -> tuple[Tensor, ...]:
         """Return its sums less a mask, its rows, and what it deals plus another."""
@@ -141,4 +141,4 @@ class SharedAnswers:
         dealt = dealt.index_select(2, self._client_bins)
         more = shared.draw_sums(ring, self._client_seed, step, *dealt.shape)
         rows = torch.from_numpy(found[-1]).int()
-        return (own - less).unsqueeze(0), rows.unsqueeze(0), (dealt + more).unsqueeze(0)
+        return own - less, rows, dealt + more

@@ -32,15 +32,15 @@ NOTHING = -1  # that is no kind of query
 class GrowingParty(abc.ABC):
     """A party while trees grow; methods say which columns, and which are kept."""
 
-    def __init__(self, config: GrowthConfig, own: Holder) -> None:
-        self.own, self.config = own, config
-        X = own.columns(0).cpu().numpy()
+    def __init__(self, config: GrowthConfig, holder: Holder) -> None:
+        self.own, self.config = holder, config
+        X, features = holder.X.cpu().numpy(), holder.features
         self._n_rows = len(X)
-        in_use = own.features.column_groups[own.features.columns]
+        in_use = features.column_groups[features.columns]
         self._cells = CellColumns.fit(X, in_use.cpu().numpy())
         self._table = self._cells.cells(X)
-        self._kept: Truths = own.features.groups[0].cpu().numpy()
-        self._must: Truths = own.features.groups_of(own.must_keep).cpu().numpy()
+        self._kept: Truths = features.groups.cpu().numpy()
+        self._must: Truths = features.groups_of(holder.must_keep).cpu().numpy()
         self._phase = Phase.SELECT
         self._holder: ColumnHolder | None = None
         self._rows: dict[tuple[int, int], tuple[RowIds, int]] = {}  # of every node
@@ -57,10 +57,10 @@ class GrowingParty(abc.ABC):
         }
 
     def answer(self, step: int, arrays: QueryArrays) -> TreeAnswer:
-        """TreeAnswer one query."""
-        expect(arrays[:1], (1, -1))
+        """Answer one query."""
+        expect(arrays[:1], (-1,))
         self._step = step
-        kind, *numbers = arrays[0][0].tolist() or [NOTHING]
+        kind, *numbers = arrays[0].tolist() or [NOTHING]
         if kind != TreeQuery.START and self._holder is None:
             raise ValueError("a query before the start")
         try:
@@ -79,7 +79,7 @@ class GrowingParty(abc.ABC):
         self._phase = phase
         self._rows = {}
         self._sums = self._answerer(self._holder)
-        return (torch.tensor([[len(self._columns)]], dtype=torch.int32),)
+        return (torch.tensor([len(self._columns)], dtype=torch.int32),)
 
     @abc.abstractmethod
     def _enter(self, phase: Phase) -> tuple[ColumnPlaces, ColumnHolder]:
@@ -110,8 +110,8 @@ class GrowingParty(abc.ABC):
         layout = self._at_work.bins.layout
         flags = layout.missing + 2 * layout.categorical.astype(np.uint8)
         return (
-            torch.from_numpy(layout.sizes).int().unsqueeze(0),
-            torch.from_numpy(flags.astype(np.uint8)).unsqueeze(0),
+            torch.from_numpy(layout.sizes).int(),
+            torch.from_numpy(flags.astype(np.uint8)),
             *self._sums.beside_layout(),
         )
 
@@ -120,13 +120,13 @@ class GrowingParty(abc.ABC):
 
     def _begin(self, nodes: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Take gradients; return the sums of whole trees."""
-        expect(arrays, (1, -1), (1, -1, -1, self._n_rows))
+        expect(arrays, (-1,), (-1, -1, self._n_rows))
         flags, values = arrays
-        n_trees, more = values.shape[1], self._sums.n_flags
+        n_trees, more = len(values), self._sums.n_flags
         sizes = [self._n_rows] * n_trees + [len(self._columns), *more]
-        own = read_flags(flags, sizes)
-        inside, used = own[:n_trees], own[n_trees]
-        self._sums.begin(self._step, values, used, own[n_trees + 1 :])
+        parts = read_flags(flags, sizes)
+        inside, used = parts[:n_trees], parts[n_trees]
+        self._sums.begin(self._step, values, used, parts[n_trees + 1 :])
         self._rows = {}
         for tree, is_in in enumerate(inside):
             rows = np.concatenate([np.flatnonzero(is_in), np.flatnonzero(~is_in)])
@@ -135,7 +135,7 @@ class GrowingParty(abc.ABC):
 
     def _sum(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Learn which rows went left; return the sums of new nodes."""
-        expect(arrays, (1, -1))
+        expect(arrays, (-1,))
         if not self._rows:
             raise ValueError("sums before gradients")
         n_cuts, *rest = numbers
@@ -163,7 +163,7 @@ class GrowingParty(abc.ABC):
 
     def _split(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Remember splits of its own columns; return which rows go left."""
-        expect(arrays, (1, -1))
+        expect(arrays, (-1,))
         cuts, n_values = _in_rows(numbers, 4), self._at_work.bins.n_values
         if any(min(cut) < 0 for cut in cuts):
             raise ValueError("a split of something below 0")
@@ -178,10 +178,10 @@ class GrowingParty(abc.ABC):
 
     def _end(self, rules: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Keep features by what they gained; at last use the trees."""
-        expect(arrays, (1, 0), (1, len(rules)))
+        expect(arrays, (0,), (len(rules),))
         if self._phase is Phase.TRY:
             raise ValueError("an end of trees that neither select nor stay")
-        gains = arrays[1][0].double().numpy()
+        gains = arrays[1].double().numpy()
         if not (gains > 0).all() or len(set(rules)) < len(rules):
             raise ValueError("splits that gain nothing, or one twice")
         holder = self._at_work
@@ -205,11 +205,10 @@ class GrowingParty(abc.ABC):
             self._cells.of_columns(self._columns),
             holder.bins,
             tuple(holder.rules[rule] for rule in rules),
-            torch.from_numpy(weights).to(X).view(1, 1, -1),
+            torch.from_numpy(weights).to(X).unsqueeze(0),
         )
         gains = torch.from_numpy(by_group).to(X.device)
-        told = rating("gain", gains, self.own.features)
-        return Selected((gains > 0).unsqueeze(0), (told,), net=splits)
+        return Selected(gains > 0, rating("gain", gains, self.own.features), net=splits)
 
 
 class SavedParty(GrowingParty):
@@ -264,7 +263,7 @@ class TreeParty(SavedParty):
         own = self._table.copy()
         for column in range(own.shape[1]):
             name = ("scrambled columns", self.own.party, copy, column)
-            random = stream(self.own.private[0], *name)
+            random = stream(self.own.private, *name)
             order = torch.randperm(self._n_rows, generator=random)
             own[:, column] = own[order.numpy(), column]
         return own

@@ -70,14 +70,14 @@ class QueriedHolders:
     def start(self, phase: Phase) -> None:
         """Begin a phase: learn how many bins the columns of every party have."""
         n_parties = len(self.names)
-        one = [[(torch.int32, (1, 1))]] * n_parties
+        one = [[(torch.int32, (1,))]] * n_parties
         first = self._ask(TreeQuery.START, [QueryParts([phase])] * n_parties, one)
-        widths = [int(own[0][0, 0]) for own in first]
+        widths = [int(width) for (width,) in first]
         for name, width in zip(self.names, widths, strict=True):
             _check_columns(name, width)
         more = self.sums.beside_layout
         formats = [
-            [(torch.int32, (1, width)), (torch.uint8, (1, width)), *more]
+            [(torch.int32, (width,)), (torch.uint8, (width,)), *more]
             for width in widths
         ]
         told = self._ask(TreeQuery.LAYOUT, [QueryParts()] * n_parties, formats)
@@ -156,7 +156,7 @@ class QueriedHolders:
             table = [i for c in some for i in (c.tree, c.node, c.rule, c.column)]
             own.append(QueryParts(table, [cut.left for cut in some]))
             n_rows = sum(len(cut.rows) for cut in some)
-            formats.append([(torch.uint8, (1, -(-n_rows // 8)))])
+            formats.append([(torch.uint8, (-(-n_rows // 8),))])
         found: dict[int, Truths] = {}
         answers = self._ask(TreeQuery.SPLIT, own, formats)
         for some, (packed,) in zip(by_owner, answers, strict=True):
@@ -172,7 +172,7 @@ class QueriedHolders:
 
     def tell(self, losses: Sequence[float]) -> None:
         """Tell every party the losses of all particles."""
-        values = torch.tensor([list(losses)], dtype=torch.float64)
+        values = torch.tensor(losses, dtype=torch.float64)
         own = [QueryParts(values=values)] * len(self.layouts)
         self._ask(TreeQuery.LOSSES, own, [[]] * len(own))
 
@@ -185,11 +185,11 @@ class QueriedHolders:
         """
         gains: list[dict[int, float]] = [{} for _ in self.rules]
         for tree in (tree for some in trees.trees for tree in some):
-            told = tree.n_rows if self.sums.hides else tree.gain
+            gain = tree.n_rows if self.sums.hides else tree.gain
             for node in np.flatnonzero(tree.owner >= 0):
-                gains[tree.owner[node]][int(tree.rule[node])] = float(told[node])
+                gains[tree.owner[node]][int(tree.rule[node])] = float(gain[node])
         own: list[QueryParts] = [
-            QueryParts(rules, [], torch.tensor([[of[r] for r in rules]]).double())
+            QueryParts(rules, [], torch.tensor([of[r] for r in rules]).double())
             for rules, of in zip(self.rules, gains, strict=True)
         ]
         if not is_last:
@@ -246,7 +246,7 @@ def _check_columns(name: PartyId, n_columns: int) -> None:
 
 def _layout(name: PartyId, sizes: Tensor, flags: Tensor) -> BinLayout:
     """Return what a party told of its columns, if columns can be so."""
-    n_bins, kinds = sizes[0].long().numpy(), flags[0].numpy()
+    n_bins, kinds = sizes.long().numpy(), flags.numpy()
     least, most = n_bins.min(initial=1), n_bins.max(initial=1)
     if least < 1 or most > MOST_BINS + 1:
         raise ProtocolError(
@@ -258,7 +258,7 @@ def _layout(name: PartyId, sizes: Tensor, flags: Tensor) -> BinLayout:
 
 def _arrays(kind: TreeQuery, sent: QueryParts) -> tuple[Tensor, ...]:
     """Return a query as arrays: whole numbers, flags in bits, and values if any."""
-    found = [torch.tensor([[kind, *sent.numbers]], dtype=torch.int32)]
+    found = [torch.tensor([kind, *sent.numbers], dtype=torch.int32)]
     if sent.flags is not None:
         found.append(write_flags(sent.flags))
     if sent.values is not None:
@@ -267,17 +267,17 @@ def _arrays(kind: TreeQuery, sent: QueryParts) -> tuple[Tensor, ...]:
 
 
 def write_flags(flags: Sequence[Truths]) -> Tensor:
-    """Return flags one after the other as bits, (1, bytes)."""
+    """Return flags one after the other as bits, (bytes,)."""
     every = np.concatenate([np.zeros(0, dtype=np.bool_), *flags])
-    return torch.from_numpy(np.packbits(every)).unsqueeze(0)
+    return torch.from_numpy(np.packbits(every))
 
 
 def read_flags(packed: Tensor, sizes: Sequence[int]) -> list[Truths]:
     """Return flags of these sizes, as :func:`write_flags` wrote them."""
-    own, n = packed.flatten().numpy(), sum(sizes)
-    if own.dtype != np.uint8 or len(own) != -(-n // 8):
-        raise ValueError(f"{len(own)} bytes of {n} flags")
-    every = np.unpackbits(own, count=n).view(np.bool_)
+    bits, n = packed.numpy(), sum(sizes)
+    if bits.dtype != np.uint8 or len(bits) != -(-n // 8):
+        raise ValueError(f"{len(bits)} bytes of {n} flags")
+    every = np.unpackbits(bits, count=n).view(np.bool_)
     ends = itertools.accumulate(sizes)
     return [every[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 

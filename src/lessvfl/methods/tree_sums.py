@@ -32,7 +32,7 @@ class MaskKeys(NamedTuple):
     """What a party is sent before gradients under sharing."""
 
     n_bins: int  # of the party that it deals for
-    keys: Tensor  # (1, 2 x bytes), of that party, and of its own dealer
+    keys: Tensor  # (2 x bytes,), of that party, and of its own dealer
 
 
 class SumsWay(Protocol):
@@ -91,7 +91,7 @@ class ClearSums:
 
     def formats(self, n_nodes: int) -> PartyFormats:
         """Return the format of sums, and of their units where they are rounded."""
-        shape = (1, self._n_sums, n_nodes)
+        shape = (self._n_sums, n_nodes)
         if self.bits == EXACT:
             return [[(self._dtype, (*shape, own.n_bins))] for own in self._used]
         dtype = torch.uint8 if self.bits == 8 else torch.uint16
@@ -103,7 +103,7 @@ class ClearSums:
     def read(self, answers: PartyAnswers, nodes: Sequence[NodeRows]) -> list[Sums]:
         """Return sums as they came, or what their levels stand for."""
         if self.bits == EXACT:
-            return [sums[0].double().numpy() for (sums,) in answers]
+            return [sums.double().numpy() for (sums,) in answers]
         both = zip(answers, self._used, strict=True)
         return [unpacked(levels, of, layout) for (levels, of), layout in both]
 
@@ -111,7 +111,7 @@ class ClearSums:
 class SharedSums:
     """Gradients and sums under sharing; the next party deals masks for each."""
 
-    beside_layout: Sequence[ArrayFormat] = ((torch.uint8, (1, KEY_BYTES)),)
+    beside_layout: Sequence[ArrayFormat] = ((torch.uint8, (KEY_BYTES,)),)
     goes_on = False  # no mask is written anywhere
     hides = True
 
@@ -135,15 +135,15 @@ class SharedSums:
         sharing.check_keys(dict(zip(self.names, keys, strict=True)))
         clients = zip(_clients(widths), _clients(keys), _dealers(keys), strict=True)
         masks = [
-            MaskKeys(width, torch.cat([client, dealer], dim=1))
+            MaskKeys(width, torch.cat([client, dealer]))
             for width, client, dealer in clients
         ]
-        seed = (torch.uint8, (1, SEED_BYTES))
+        seed = (torch.uint8, (SEED_BYTES,))
         answers = ask(
-            masks, [[seed, (ring.dtype, (1, n_rows, width))] for width in widths]
+            masks, [[seed, (ring.dtype, (n_rows, width))] for width in widths]
         )
         self._seeds = _dealers([sharing.to_bytes(seed) for seed, _ in answers])
-        self._tables = [table[0] for _, table in answers]
+        self._tables = [table for _, table in answers]
 
     def begin(
         self, values: FixedPoint, columns: UsedColumns, step: int
@@ -158,18 +158,18 @@ class SharedSums:
         self._used = [layout.only(used) for layout, used in columns]
         self._bins = [shared.free_bins_of(layout, used) for layout, used in columns]
         return [
-            ([bins], (whole - mask).unsqueeze(0))
+            ([bins], whole - mask)
             for bins, mask in zip(_clients(self._bins), self._masks, strict=True)
         ]
 
     def formats(self, n_nodes: int) -> PartyFormats:
         """Return the formats of masked sums, rows, and masked sums of masks."""
         widths = [int(own.sum()) for own in self._bins]
-        shape, dtype = (1, self._n_values, n_nodes), self.ring.dtype
+        shape, dtype = (self._n_values, n_nodes), self.ring.dtype
         return [
             [
                 (dtype, (*shape, width)),
-                (torch.int32, (1, n_nodes, width)),
+                (torch.int32, (n_nodes, width)),
                 (dtype, (*shape, client)),
             ]
             for width, client in zip(widths, _clients(widths), strict=True)
@@ -178,13 +178,13 @@ class SharedSums:
     def read(self, answers: PartyAnswers, nodes: Sequence[NodeRows]) -> list[Sums]:
         """Add up what a party and its dealer say, and what the label holder has."""
         totals = [self._values.total(node.tree, node.rows) for node in nodes]
-        dealt = _dealers([answer[2][0] for answer in answers])
+        dealt = _dealers([answer[2] for answer in answers])
         found = []
         for place, (masked, rows, _) in enumerate(answers):
             own = shared.times(self._tables[place], self._masks[place], nodes)
             bins = torch.from_numpy(np.flatnonzero(self._bins[place]))
-            sums = masked[0] + dealt[place] + own.index_select(2, bins)
-            every = torch.cat([sums.double(), rows.double()]).numpy()
+            sums = masked + dealt[place] + own.index_select(2, bins)
+            every = torch.cat([sums.double(), rows.double().unsqueeze(0)]).numpy()
             layout = self._used[place]
             found.append(shared.with_last(every, np.stack(totals, axis=1), layout))
         return found
@@ -222,19 +222,19 @@ def sums_format(values: FixedPoint) -> torch.dtype:
 
 
 def write_values(values: FixedPoint) -> Tensor:
-    """Return gradients and hessians, (1, K, Q + 1, N); short ones from 0 on."""
+    """Return gradients and hessians, (K, Q + 1, N); short ones from 0 on."""
     both = both_of(values)
     largest = np.abs(both).max(initial=0)
-    for own in (np.uint8, np.uint16):
-        middle = np.iinfo(own).max // 2 + 1
+    for short in (np.uint8, np.uint16):
+        middle = np.iinfo(short).max // 2 + 1
         if largest < middle:
-            return torch.from_numpy((both + middle).astype(own)).unsqueeze(0)
-    return torch.from_numpy(both.astype(np.int32)).unsqueeze(0)
+            return torch.from_numpy((both + middle).astype(short))
+    return torch.from_numpy(both.astype(np.int32))
 
 
 def read_values(sent: Tensor) -> FixedPoint:
     """Return what :func:`write_values` wrote, without units."""
-    both = sent[0].numpy()
+    both = sent.numpy()
     if both.dtype.kind == "u":
         both = both.astype(np.float64) - (np.iinfo(both.dtype).max // 2 + 1)
     ones = np.ones(len(both))
@@ -247,13 +247,12 @@ def packed(sums: Sums, bits: int, layout: BinLayout) -> tuple[Tensor, Tensor]:
     own, dtype = pack(sums, bits, layout.sizes), np.dtype(f"uint{bits}")
     levels = own.levels.astype(np.int64) + (1 << (bits - 1))
     powers = np.log2(own.units).astype(np.uint8)
-    first, second = torch.from_numpy(levels.astype(dtype)), torch.from_numpy(powers)
-    return first.unsqueeze(0), second.unsqueeze(0)
+    return torch.from_numpy(levels.astype(dtype)), torch.from_numpy(powers)
 
 
 def unpacked(levels: Tensor, powers: Tensor, layout: BinLayout) -> Sums:
     """Return the sums that :func:`packed` wrote."""
-    own = levels[0].numpy()
-    middle = np.iinfo(own.dtype).max // 2 + 1
-    units = np.exp2(powers[0].numpy().astype(np.float64))
-    return PackedSums(own.astype(np.int64) - middle, units).sums(layout.sizes)
+    above_0 = levels.numpy()
+    middle = np.iinfo(above_0.dtype).max // 2 + 1
+    units = np.exp2(powers.numpy().astype(np.float64))
+    return PackedSums(above_0.astype(np.int64) - middle, units).sums(layout.sizes)

@@ -221,11 +221,9 @@ class TreeConfig(GrowthConfig):
 
 
 def targets_of(labels: Labels) -> TreeTargets:
-    """Return the labels of the one replica as trees take them."""
-    own = labels.of(0)
-    weight = None if own.weight is None else own.weight[0].double().cpu().numpy()
-    y = own.y[0].double().cpu().numpy()
-    return TreeTargets.of(y, labels.task, weight)
+    """Return labels as trees take them."""
+    weight = None if labels.weight is None else labels.weight.double().cpu().numpy()
+    return TreeTargets.of(labels.y.double().cpu().numpy(), labels.task, weight)
 
 
 GrowPhase = Callable[[Phase, TreeSettings], tuple[TreeEnsemble, tuple[float, ...]]]
@@ -252,7 +250,7 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
         targets = targets_of(labels)
         names, n_rows = parties.active(), len(targets.y)
         holders = QueriedHolders(parties, config.sums(names, n_rows))
-        n_trees, n_before, seed = config.n_trees, 0, labels.seeds[0]
+        n_trees, n_before, seed = config.n_trees, 0, labels.seed
         keeper.put_back(fusion.parameters())
         begun, state = keeper.left_off(STAGE), None
         if begun is None:

@@ -58,5 +58,4 @@ METHOD = Method(
     profiles=("default",),
     behaviour=2,  # 2: 5 copies, so that a party can keep one feature
     protocol=TreeParty,
-    one_by_one=True,
 )

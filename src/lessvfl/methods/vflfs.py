@@ -47,7 +47,7 @@ from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.solve import OPTIMIZERS, Watch
 from lessvfl.core.training import PartyTraining, Training
 from lessvfl.methods import group_lasso
-from lessvfl.methods.base import Lambda, Method, a_lambda, follow_plans
+from lessvfl.methods.base import Method, follow_plans
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
@@ -58,8 +58,8 @@ STAGE: Stage = "select_features"
 class Config(group_lasso.Config):
     """Settings of group sparsity with rows outside the intersection."""
 
-    lam_party: Lambda = settings.setting(
-        a_lambda(), 4.0, "weight of the parties' group lasso in joint training"
+    lam_party: float = settings.setting(
+        settings.a_float(), 4.0, "weight of the parties' group lasso in joint training"
     )
     joint_epochs: float = settings.setting(
         settings.a_float(), 20, "epochs of joint proximal training"
@@ -94,10 +94,10 @@ class Config(group_lasso.Config):
 class AutoEncodingParty:
     """A party that trains its network alone, on all its rows."""
 
-    def __init__(self, config: Config, own: Holder) -> None:
-        self.own, self.config = own, config
-        self._alone = own.alone if config.own_rows == "all" else None
-        self.losses: list[Tensor] = []  # (R,), of every epoch
+    def __init__(self, config: Config, holder: Holder) -> None:
+        self.own, self.config = holder, config
+        self._alone = holder.alone if config.own_rows == "all" else None
+        self.losses: list[Tensor] = []  # of every epoch
 
     def answer(self, step: int, arrays: QueryArrays) -> Selected:
         """Train alone; keep all features."""
@@ -108,38 +108,43 @@ class AutoEncodingParty:
     def _at(self, rows: Rows) -> Tensor:
         """Return rows to train on: those in common, then those that it has alone."""
         assert isinstance(rows, Tensor), "rows in random order"
-        X, n_common = self.own.X, self.own.X.shape[1]
+        X, n_common = self.own.X, len(self.own.X)
         if self._alone is None:
             return take(X, rows)
         common = take(X, rows.clamp(max=n_common - 1))
         others = take(self._alone, (rows - n_common).clamp(min=0))
-        return torch.where((rows < n_common).unsqueeze(2), common, others)
+        return torch.where((rows < n_common).unsqueeze(1), common, others)
 
     def _train(self) -> None:
         """Fit network and decoder to the party's columns, by proximal steps."""
-        own, plan, X = self.own, self.config.alone(), self.own.X
-        net, who = own.net, f"party '{own.party}'"
-        n_rows = X.shape[1] + (0 if self._alone is None else self._alone.shape[1])
-        name = (plan.stage, own.party)
-        batches = Batches(n_rows, plan.batch_size, own.private, name, plan.row_order)
-        membership = own.features.membership(X.dtype)
-        encoder = PartyTraining(plan, net, batches, False, membership)
-        widths = (net.n_outputs, X.shape[2])
-        where = (own.private, f"{own.party}, decoder", X.dtype, X.device)
-        decoder = Training(
-            plan, MLP.create(widths, "none", *where), batches, False, inputs=True
+        holder, plan, X = self.own, self.config.alone(), self.own.X
+        net, party, seed = holder.net, holder.party, holder.private
+        n_rows = len(X) + (0 if self._alone is None else len(self._alone))
+        batches = Batches(
+            n_rows, plan.batch_size, seed, (plan.stage, party), plan.row_order
         )
-        watch = Watch(plan.stage, [who])
+        membership = holder.features.membership(X.dtype)
+        encoder = PartyTraining(plan, net, batches, False, membership)
+        decoder_net = MLP.create(
+            (net.n_outputs, X.shape[1]),
+            "none",
+            seed,
+            f"{party}, decoder",
+            dtype=X.dtype,
+            device=X.device,
+        )
+        decoder = Training(plan, decoder_net, batches, False, inputs=True)
+        watch = Watch(plan.stage, [f"party '{party}'"])
         net.train(True)
         losses: list[Tensor] = []
         for _, rows in encoder.batches_left:
             x = self._at(rows)
             gap = decoder.passes.forward(encoder.passes.forward(x)) - x
-            *grads, down = decoder.passes.back(gap * (2 / gap[0].numel()))
+            *grads, down = decoder.passes.back(gap * (2 / gap.numel()))
             encoder.update(encoder.passes.back(down), 1.0, encoder.shrink)
             decoder.update(grads, 1.0)
-            losses.append(gap.square().mean(dim=(1, 2)))
-            watch.add(losses[-1].sum().view(1))
+            losses.append(gap.square().mean())
+            watch.add(losses[-1].view(1))
             if len(losses) == batches.n_per_epoch:
                 watch.check()
                 self.losses.append(torch.stack(losses).mean(dim=0))

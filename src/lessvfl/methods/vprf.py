@@ -129,7 +129,7 @@ def run(
     observe(Event(STAGE, 0, n_all))
 
     def grow(phase: Phase) -> dict[VotingHolder, TreeEnsemble]:
-        growth = config.growth(phase, labels.seeds[0])
+        growth = config.growth(phase, labels.seed)
         shares = {
             holder: replace(growth, n_trees=share_of(growth.n_trees, place, len(names)))
             for place, holder in enumerate(holders)
@@ -153,7 +153,7 @@ def run(
         votes = count(parties, holders, n_outputs).to(like.device)
         outputs = found.counted(votes, range(len(places)))
     parties.resize(dict.fromkeys(parties.names, n_outputs))
-    head = torch.tensor([[TreeQuery.DONE]], dtype=torch.int32)
+    head = torch.tensor([TreeQuery.DONE], dtype=torch.int32)
     last = {holder.name: holder.next_step() for holder in holders}
     parties.query_last(STAGE, last, dict.fromkeys(last, (head,)))
     observe(Event(STAGE, n_all, n_all, found, outputs))
@@ -169,5 +169,4 @@ METHOD = Method(
     run,
     profiles=("default",),
     protocol=VprfParty,
-    one_by_one=True,
 )

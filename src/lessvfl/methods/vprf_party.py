@@ -26,8 +26,8 @@ MEAN = 1.0  # of what a column gained, as parties are told
 class VprfParty(GrowingParty):
     """A party with trees of its own, and their votes."""
 
-    def __init__(self, config: GrowthConfig, own: Holder) -> None:
-        super().__init__(config, own)
+    def __init__(self, config: GrowthConfig, holder: Holder) -> None:
+        super().__init__(config, holder)
         self._answers[TreeQuery.TREES] = self._take_trees
         self._answers[TreeQuery.VOTES] = self._vote
         self._answers[TreeQuery.DONE] = self._done
@@ -54,10 +54,10 @@ class VprfParty(GrowingParty):
 
     def _take_trees(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         """Put the splits and what leaves say together."""
-        expect(arrays, (1, -1, -1))
+        expect(arrays, (-1, -1))
         if self._selected is None or not isinstance(self._selected.net, Splits):
             raise ValueError("trees before their end")
-        splits, values = self._selected.net, arrays[0][0].double()
+        splits, values = self._selected.net, arrays[0].double()
         shares, n_trees, *rest = numbers
         if n_trees < 0 or len(rest) != n_trees + 3 * len(values):
             raise ValueError(f"{len(rest)} numbers of {len(values)} nodes")
@@ -65,7 +65,7 @@ class VprfParty(GrowingParty):
         most = self.config.trees * (2 * self.config.leaves - 1)
         if n_trees > self.config.trees or n_nodes > most:
             raise ValueError(f"{n_trees} trees of {n_nodes} nodes")
-        check_size(n_votes, 1, max(map(len, (self.own.X[0], self._tests))))
+        check_size(n_votes, 1, max(map(len, (self.own.X, self._tests))))
         table = torch.tensor(rest[n_trees:]).view(-1, 3)
         state = {
             "children": table[:, :2],
@@ -83,17 +83,19 @@ class VprfParty(GrowingParty):
         """Take a step of the count of votes for test rows."""
         (step,) = numbers
         if step == VoteStep.KEYS and self._votes is not None and self._voting is None:
-            self._voting = VotingParty(self._votes(self._tests.unsqueeze(0))[0])
+            self._voting = VotingParty(self._votes(self._tests))
         if self._voting is None:
             raise ValueError("a step of a count that has not begun")
-        told = self._voting.answer(step, arrays)
-        return ShownScores(told, told[0].shape[2]) if step == VoteStep.VOTE else told
+        answer = self._voting.answer(step, arrays)
+        if step != VoteStep.VOTE:
+            return answer
+        return ShownScores(answer, answer[0].shape[1])
 
     @property
     def _tests(self) -> Tensor:
         """Return the rows that are voted on, (n, columns)."""
         assert self.own.test is not None
-        return self.own.test[0]
+        return self.own.test
 
     def _done(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         expect(arrays)

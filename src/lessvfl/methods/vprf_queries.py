@@ -135,7 +135,7 @@ class VotingHolder(QueriedHolders):
         table = torch.cat([own.children, own.components.unsqueeze(1)], dim=1)
         head = [int(own.shares), len(own.roots), *own.roots.tolist()]
         sent = QueryParts([*head, *table.flatten().tolist()])
-        sent = sent._replace(values=own.values.unsqueeze(0))
+        sent = sent._replace(values=own.values)
         self._ask(TreeQuery.TREES, [sent], [[]])
 
     def next_step(self) -> int:
@@ -204,7 +204,7 @@ def count(parties: Parties, holders: Sequence[VotingHolder], n_votes: int) -> Te
     def take(
         step: VoteStep, arrays: Mapping[PartyId, QueryArrays], expects: VoteFormats
     ) -> dict[PartyId, tuple[Tensor, ...]]:
-        head = torch.tensor([[TreeQuery.VOTES, step]], dtype=torch.int32)
+        head = torch.tensor([TreeQuery.VOTES, step], dtype=torch.int32)
         sent = {name: (head, *own) for name, own in arrays.items()}
         steps = {name: by_name[name].next_step() for name in arrays}
         return parties.query(STAGE, steps, sent, dict.fromkeys(arrays, expects))

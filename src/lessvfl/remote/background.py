@@ -23,10 +23,10 @@ def write_background(folder: Path, fitted: FittedParty, party: Party, of: str) -
     """
     X = party.X_train if of == "train" else party.X_test
     has_net = fitted.constant is None and not isinstance(fitted.net, GrownNetwork)
-    if has_net and X.shape[1:2] != (0,) and X.shape[2] == fitted.n_columns:
+    if has_net and len(X) and X.shape[1] == fitted.n_columns:
         fitted.net.train(False)
-        own = Background.averaged(fitted.net, X[0])
-        named = {"rows": own.rows, "weights": own.weights}
+        background = Background.averaged(fitted.net, X)
+        named = {"rows": background.rows, "weights": background.weights}
         write_state(folder / NAME, State(named, {}))
 
 

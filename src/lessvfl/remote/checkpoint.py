@@ -31,7 +31,7 @@ from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
-FORMAT = 8
+FORMAT = 9
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from lessvfl.data import Table, digest_of
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.remote.align.keys import SECRET_BYTES
 from lessvfl.remote.checkpoint import State, read_state, write_state
-from lessvfl.run.folder import SECRET as STATE
+from lessvfl.run.folder import STATE
 
 TRACES = ("*.safetensors", "seed-*/*.safetensors")  # of a run that began
 

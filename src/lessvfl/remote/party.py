@@ -448,7 +448,7 @@ class PartyProcess:
         config = clamp_batch(whole.config, len(rows.train))
         plans = config.plans(len(agreed.message.parties))
         private = self.private_seed(rows.seed)
-        build = Builder(whole, [rows.seed], self.config.device, private=[private])
+        build = Builder(whole, rows.seed, self.config.device, private=private)
         train, test = table.take(rows.train), table.take(rows.test)
         encoding = self.own.encoding(train)
         n_rows = max(rows.counts.values())
@@ -457,7 +457,7 @@ class PartyProcess:
             n_rows = min(n_rows, max(PART, *steps))
         self.checker.components(whole.net, len(encoding.groups))
         self.checker.memory(whole.net, len(encoding.groups), n_rows)
-        blocks, common = build.blocks([rows.blocks]), self._common(agreed)
+        blocks, common = build.blocks(rows.blocks), self._common(agreed)
         places = rows.train if common is None else common[rows.train]
         for plan in plans:
             if blocks is not None and isinstance(plan, TrainPlan):
@@ -477,7 +477,7 @@ class PartyProcess:
             functools.partial(cut_stored, self._scratch) if on_disk else cut_columns,
             blocks,
             alone=alone[0] if alone else None,
-            places=build.blocks([places]),
+            places=build.blocks(places),
         )
         return Prepared(
             self.checker,

@@ -391,13 +391,13 @@ class PolicyChecker:
 
         They leave at every look of the server's; without blocks they are many.
         """
-        n_rows, key = blocks.shape[1], LOOKS
+        n_rows, key = len(blocks), LOOKS
         usual = plan.n_held_out(n_rows)
         least = min(LEAST[key], usual // 2)
         is_lifted = self.policy.limits.get(key, least) is None
         if not usual or is_lifted:
             return
-        n_held_out = plan.batches(n_rows, (seed,), blocks).held_out.shape[1]
+        n_held_out = len(plan.batches(n_rows, seed, blocks).held_out)
         if n_held_out < least:
             allowed = f"{least:g} rows or more that are looked at together"
             raise self.refuse(allowed, f"limits.{key}", n_held_out)

@@ -16,7 +16,6 @@ from lessvfl.data import Dataset, Finding, Table, check, columns, dealing, relat
 from lessvfl.remote.accounts import Accounts, Amounts, Charge
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.config import HolderColumns, PartyConfig, ServerConfig
-from lessvfl.remote.home import STATE
 from lessvfl.remote.own_columns import (
     giveaways,
     party_config,
@@ -31,6 +30,7 @@ from lessvfl.remote.tables import (
     open_table,
     resolve_settings,
 )
+from lessvfl.run.folder import STATE
 from lessvfl.run.profiles import Settings
 from lessvfl.wire.flight import parse_address
 

@@ -168,7 +168,7 @@ class LabelBudget:
             return
         plans = self._own.config.plans(len(config.everyone))
         per_epoch = min(
-            plan.batches(n_train, (0,)).n_per_epoch
+            plan.batches(n_train, 0).n_per_epoch
             for plan in plans
             if isinstance(plan, TrainPlan)
         )

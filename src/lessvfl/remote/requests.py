@@ -200,9 +200,8 @@ class Prepared:
             raise refuse(allowed, key, asked.bits)
 
 
-def _are_places(components: Sequence[Sequence[int]], n_outputs: int) -> bool:
+def _are_places(components: Sequence[int], n_outputs: int) -> bool:
     """Tell whether these are different components of one network."""
-    return len(components) == 1 and (
-        len(set(components[0])) == len(components[0])
-        and all(0 <= place < n_outputs for place in components[0])
+    return len(set(components)) == len(components) and (
+        all(0 <= place < n_outputs for place in components)
     )

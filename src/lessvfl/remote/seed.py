@@ -68,7 +68,7 @@ class SeedRun:
         self._budget, self._status = budget, status
         self._name = prepared.checker.party
         self.party = prepared.build()
-        self.progress, self._ledger = SeedProgress(), Ledger(1)
+        self.progress, self._ledger = SeedProgress(), Ledger()
         self._mark = tag  # of the last checkpoint
         self._n_steps = self._n_per_epoch = 0  # of the stage of joint training at hand
         torch.manual_seed(prepared.rows.seed)
@@ -104,14 +104,14 @@ class SeedRun:
         if isinstance(message, messages.Embed):
             rows = message.rows
             if (message.stage, rows, message.part) == ("evaluate", "test", 0):
-                mask = party.features_now()[0].tolist()
+                mask = party.features_now().tolist()
                 done.seen.append({"kept": [i for i, on in enumerate(mask) if on]})
         self._show(message)
         reply = party.handle(message)
         self._bill(message, reply)
         done.chain = _linked(done.chain, message)
         if isinstance(reply, messages.Embedding):
-            _, n_rows, size = reply.block.values.shape
+            n_rows, size = reply.block.values.shape
             n_values = size * n_rows / self.prepared.rows.counts[rows]
             self._count(message, n_values, sent=reply.block.values)
         elif isinstance(reply, messages.QueryReply):
@@ -127,7 +127,7 @@ class SeedRun:
                 self._count(message, 0.0)  # it tells whether anything was kept
             done.n_answered = 0
             all_over, next_one = len(self.prepared.plans), 1 + self.prepared.n_due(done)
-            done.behind = all_over if all(reply.silent) else next_one
+            done.behind = all_over if reply.silent else next_one
         match message:
             case messages.Embed("embed"):
                 done.sent.append(message.part)
@@ -175,8 +175,8 @@ class SeedRun:
             return 0
         if not isinstance(plan, TrainPlan):
             return 1
-        where = (len(own.rows.train), (own.rows.seed,), self.party.blocks)
-        return max(1, math.ceil(done.step / plan.batches(*where).n_per_epoch))
+        batches = plan.batches(len(own.rows.train), own.rows.seed, self.party.blocks)
+        return max(1, math.ceil(done.step / batches.n_per_epoch))
 
     def _show(self, message: messages.Request) -> None:
         """Show the stage of a request, and in training the step."""
@@ -184,8 +184,7 @@ class SeedRun:
         match message:
             case messages.Begin(plan, n_done):
                 rows = self.prepared.rows
-                where = (len(rows.train), (rows.seed,))
-                batches = plan.batches(*where, self.party.blocks)
+                batches = plan.batches(len(rows.train), rows.seed, self.party.blocks)
                 done.step, self._n_steps = n_done, batches.n_steps(plan.n_epochs)
                 self._n_per_epoch = batches.n_per_epoch
                 status.observe(Event(plan.stage, 0, self._n_steps / self._n_per_epoch))
@@ -207,12 +206,12 @@ class SeedRun:
         if not messages.is_billed(message):
             return
         ledger, status = self._ledger, self._status
-        ledger.bill_round(message.stage, [True])
+        ledger.bill_round(message.stage)
         for sent in (message, reply):
-            line = bill_line(self._name, sent, (True,))
+            line = bill_line(self._name, sent)
             if line is not None:
                 ledger.bill(line)
-                n_bytes = {line.direction: line.payload_bytes[0]}
+                n_bytes = {line.direction: line.payload_bytes}
                 status.carried(SERVER, **n_bytes, rounds=0, stage=line.stage)
         status.carried(SERVER, stage=message.stage)
 
@@ -259,7 +258,7 @@ class SeedRun:
 
         `of_server` is a digest of the fusion network that this network goes with.
         """
-        own, done, outcome = self.prepared, self.progress, self.party.outcome(0)
+        own, done, outcome = self.prepared, self.progress, self.party.outcome()
         encoding, noise = own.encoding, {}
         if own.noise is not None:
             noise = {"noise": dataclasses.asdict(own.noise)}
@@ -276,8 +275,8 @@ class SeedRun:
                 "kept": fitted.n_components,
                 "of": len(outcome.outputs),
             },
-            "communication": bill_of(self._ledger, 0),
-            "bill": self._ledger.lines(0),
+            "communication": bill_of(self._ledger),
+            "bill": self._ledger.lines(),
             "models": {"server": of_server, self._name: fitted.save(network)},
             "seen": done.seen,
             "shown": {
@@ -320,7 +319,7 @@ def encode(
     for frame in tables:
         if isinstance(frame, Frame):
             cells, more = encoding.apply(frame)
-            rows.append(build.rows([cells]))
+            rows.append(build.rows(cells))
             counts += more
     for sentence in counts.sentences():
         log.info("%s", sentence)

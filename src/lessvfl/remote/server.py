@@ -23,10 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from lessvfl import data, methods
+from lessvfl import data
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
@@ -54,17 +53,16 @@ from lessvfl.remote.tables import (
 )
 from lessvfl.run import ensemble, verdicts
 from lessvfl.run.accounting import unpriced
-from lessvfl.run.build import Builder, clamp_batch, n_outputs
+from lessvfl.run.build import Builder
 from lessvfl.run.fitted import NETWORKS, FittedServer, digest_of
 from lessvfl.run.numbers import (
     bare_header,
     header,
     privacy,
-    server_numbers,
-    trees_of,
 )
 from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_json
 from lessvfl.run.recorder import Recorder
+from lessvfl.run.session import ServerSeed, run_seed
 from lessvfl.status import Status
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
@@ -313,7 +311,7 @@ class ServerProcess:
 
     def _billed(self, line: BillLine) -> None:
         """Show what was billed; the status counts no bytes of its own."""
-        sent = {line.direction: line.payload_bytes[0]}
+        sent = {line.direction: line.payload_bytes}
         self.status.carried(line.party, **sent, rounds=0, stage=line.stage)
 
     def _carried(self, party: PartyId, request: Any, n_up: int, n_down: int) -> None:
@@ -377,77 +375,71 @@ class ServerProcess:
 
     def _run_once(self, files: SeedFiles) -> dict[str, Any]:
         """Agree with every party where to go on, and run to the end."""
-        config, own, rows = self.config, self.settings, self._agree(files.seed)
-        private = [self.private_seed(files.seed)]
-        build = Builder(own, [files.seed], config.device, private=private)
+        config, settings, rows = self.config, self.settings, self._agree(files.seed)
+        private = self.private_seed(files.seed)
+        build = Builder(settings, files.seed, config.device, private=private)
         saved, problem = files.saved(), rows.problem
-        labels = build.server_labels([problem])
+        labels = build.server_labels(problem)
         if labels.defence is not None:
             # Noise anew after a break, which is paid for: by the same one, gradients
             # that stay equal for other embeddings would tell labels.
-            own_noise = self.home.seed("noise", secrets.token_hex(SECRET_BYTES))
-            labels = dataclasses.replace(labels, private=(own_noise,))
-        ledger = Ledger(1, watch=self._billed)
+            noise = self.home.seed("noise", secrets.token_hex(SECRET_BYTES))
+            labels = dataclasses.replace(labels, private=noise)
+        ledger = Ledger(watch=self._billed)
         server = self._describe(rows, build, labels.blocks, ledger)
-        fusion = build.fusion_network(  # as wide as at the start
-            sum(server.sizes.values()), n_outputs(problem.task, problem.n_classes)
-        )
         self._ask_all(control.Restore(None if saved is None else saved.values["tag"]))
         if saved is not None:
             self.resent = max(self.resent, saved.values["resent"])
-        recorder = Recorder(
-            [problem],
-            labels.y,
-            build.labels([problem.y_test], problem.task),
-            self.status.observe,
+        server_seed = ServerSeed(
+            build,
+            problem,
+            labels,
             config.evaluation,
-            own.config.bits,
-            self.status.scored,
-            files.keep_tested if own.is_ensemble(self.seeds) else None,
+            observe=self.status.observe,
+            scored=self.status.scored,
+            tested=files.keep_tested if settings.is_ensemble(self.seeds) else None,
+            bits=settings.config.bits,
         )
-        recorder.attach(server, ())
-        torch.manual_seed(files.seed)
-        keeper = Checkpoints(
-            files.checkpoint,
-            config.save_every,
-            server,
-            recorder,
-            lambda tag: self._ask_all(control.Save(tag)),
-            saved,
-            on_step=self.status.stepped,
-            resent=lambda: self.resent,
-        )
-        settings = clamp_batch(own.config, len(rows.train))
-        method = methods.get(config.method)
+
+        def checkpoints(recorder: Recorder) -> Checkpoints:
+            return Checkpoints(
+                files.checkpoint,
+                config.save_every,
+                server,
+                recorder,
+                lambda tag: self._ask_all(control.Save(tag)),
+                saved,
+                on_step=self.status.stepped,
+                resent=lambda: self.resent,
+            )
+
         try:
-            fusion = method.run(server, fusion, labels, settings, recorder, keeper)
+            finished = run_seed(
+                server_seed, server, checkpoints, resent_bytes=lambda: self.resent
+            )
         except PartyLostError:
             self.resent += _undone(ledger, files.saved())
             raise
-        means = {n: mean[0].to(build.dtype) for n, mean in recorder.means.items()}
         FittedServer.of(
             problem,
-            fusion.replica(0),
-            own.net.fusion_net,
-            {name: kept[0].tolist() for name, kept in server.components.items()},
-            constants={name: values[0] for name, values in server.constants.items()},
-            means=means,
+            finished.fusion,
+            settings.net.fusion_net,
+            {name: kept.tolist() for name, kept in server.components.items()},
+            constants=server.constants,
+            means={n: mean.to(build.dtype) for n, mean in finished.means.items()},
         ).save(files.network)
-        numbers = server_numbers(
-            files.seed, 0, server, recorder.recorded(0), resent_bytes=self.resent
-        )
         all_runs = self.labels.spent(self.rows.common)
         n_classes = len(self.table.dataset.label_names)
-        without = unpriced(own, n_classes, config.tell_share)
+        without = unpriced(settings, n_classes, config.tell_share)
         spent = privacy(self.labels.spend(), {}, without, all_runs)
-        return numbers | trees_of(fusion, server) | {"bill": ledger.lines(0)} | spent
+        return finished.numbers | {"bill": ledger.lines()} | spent
 
 
 def _undone(ledger: Ledger, kept: State | None) -> int:
     """Return the bytes sent since the checkpoint that the run goes back to."""
-    now = ledger.payload_bytes(0)
+    now = ledger.payload_bytes
     if kept is None:
         return now
-    then = Ledger(1)
+    then = Ledger()
     then.restore(kept.values["server"]["ledger"])
-    return max(0, now - then.payload_bytes(0))
+    return max(0, now - then.payload_bytes)

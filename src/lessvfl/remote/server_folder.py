@@ -57,7 +57,7 @@ class SeedFiles:
         """Return the last checkpoint, if there is one."""
         return read_state(self.checkpoint) if self.checkpoint.is_file() else None
 
-    def keep_tested(self, replica: int, z: Tensor) -> None:
+    def keep_tested(self, z: Tensor) -> None:
         """Keep what the network says of the test rows, (n, outputs)."""
         write_state(self.tested, State({"z": z.cpu()}, {}))
 

@@ -7,13 +7,13 @@ benchmarks build what they need here.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lessvfl import methods
@@ -33,7 +33,6 @@ from lessvfl.settings import known_as
 from lessvfl.terms import Observer, PartyId, Task
 
 PartyNets = Factory | nn.Module | Mapping[str, Factory | nn.Module]
-Tables = Sequence[np.ndarray[Any, Any]]  # one for each replica
 
 
 @dataclass(frozen=True)
@@ -78,78 +77,67 @@ def n_outputs(task: Task, n_classes: int) -> int:
 
 
 def cut_stored(on: Scratch, X: Tensor, used: Tensor) -> Tensor:
-    """Return the columns of a table on disk (1, N, columns) that are in use."""
-    return torch.from_numpy(on.cut(X[0].numpy(), used.numpy())).unsqueeze(0)
+    """Return the columns of a table on disk (N, columns) that are in use."""
+    return torch.from_numpy(on.cut(X.numpy(), used.numpy()))
 
 
 class Builder:
-    """Builds everything of a run out of its settings, seeds and device.
+    """Builds everything of a run out of its settings, seed and device.
 
-    A side's weights, its noise and its own random streams come from `private` seeds,
-    the shared ones unless given. Noise is as much as settings say:
+    A side's weights, its noise and its own random streams come from a `private` seed,
+    the shared one unless given. Noise is as much as settings say:
     `accounting.with_noise` has put it in the place of an epsilon.
     """
 
     def __init__(
         self,
         settings: Settings,
-        seeds: Sequence[int],
+        seed: int,
         device: str,
         networks: Networks | None = None,
-        private: Sequence[int] | None = None,
+        private: int | None = None,
     ) -> None:
-        self.private = tuple(seeds if private is None else private)
+        self.private = seed if private is None else private
         self.settings = settings
-        self.seeds = tuple(seeds)
+        self.seed = seed
         self.device = resolve_device(device)
         self.dtype = DTYPES[settings.net.dtype]
         self.networks = networks or Networks()
 
-    def rows(self, tables: Tables) -> Tensor:
-        """Return an array a replica as a tensor (S, N, ...), shared where equal."""
-        return self._stack(tables).to(self.device, self.dtype)
+    def rows(self, table: NDArray[Any]) -> Tensor:
+        """Return an array of rows as a tensor in the networks' number format."""
+        return torch.as_tensor(table).to(self.device, self.dtype)
 
     def stored_rows(
         self, tables: Sequence[StoredTable], encoding: Encoding, on: Scratch
     ) -> tuple[list[Tensor], CellCounts]:
-        """Return the encoded rows of tables on disk as tensors (1, N, columns)."""
+        """Return the encoded rows of tables on disk as tensors (N, columns)."""
         dtype = str(self.dtype).removeprefix("torch.")
-        found, counts = on.encode(tables, encoding, dtype)
-        return [torch.from_numpy(rows).unsqueeze(0) for rows in found], counts
+        arrays, counts = on.encode(tables, encoding, dtype)
+        return [torch.from_numpy(rows) for rows in arrays], counts
 
-    def labels(self, y: Tables, task: Task) -> Tensor:
-        """Return labels (S, N): class numbers, or numbers of the networks' format."""
-        stacked = self._stack(y)
-        dtype = stacked.dtype if task == "multiclass" else self.dtype
-        return stacked.to(self.device, dtype)
+    def labels(self, y: NDArray[Any], task: Task) -> Tensor:
+        """Return labels: class numbers, or numbers of the networks' format."""
+        labels = torch.as_tensor(y)
+        dtype = labels.dtype if task == "multiclass" else self.dtype
+        return labels.to(self.device, dtype)
 
-    def server_labels(self, problems: Sequence[Problem]) -> Labels:
-        """Return what the server trains on, a problem for each replica.
-
-        Where only some of them weigh rows or bend the loss, the others weigh all alike
-        and bend it nowhere.
-        """
-        task = problems[0].task
-        weight, delta = None, None
-        if any(p.weight is not None for p in problems):
-            alike = np.ones(len(problems[0].y_train))
-            weight = self.rows(
-                [alike if p.weight is None else p.weight for p in problems]
-            )
-        if any(p.huber_delta is not None for p in problems):
-            deltas = [
-                math.inf if p.huber_delta is None else p.huber_delta for p in problems
-            ]
-            delta = self.rows([np.array([value]) for value in deltas])
-        y = self.labels([p.y_train for p in problems], task)
-        blocks = self.blocks([p.blocks for p in problems])
-        n_classes = problems[0].n_classes
+    def server_labels(self, problem: Problem) -> Labels:
+        """Return what the server trains on."""
         epsilon, flips = self.settings.labels.label_epsilon, 0.0
         if epsilon is not None:
-            flips = RandomisedResponse(epsilon, n_classes).flips
-        defence = self._gradient_defence()
-        own = (weight, delta, blocks, flips, defence, self.private)
-        return Labels(y, task, self.seeds, *own)
+            flips = RandomisedResponse(epsilon, problem.n_classes).flips
+        return Labels(
+            self.labels(problem.y_train, problem.task),
+            problem.task,
+            self.seed,
+            weight=None if problem.weight is None else self.rows(problem.weight),
+            huber_delta=problem.huber_delta,
+            blocks=self.blocks(problem.blocks),
+            flips=flips,
+            defence=self._gradient_defence(),
+            private=self.private,
+        )
 
     def _gradient_defence(self) -> GradientDefence | None:
         own = self.settings.labels
@@ -158,53 +146,50 @@ class Builder:
             return None
         return GradientDefence(kind, own.gradient_noise, own.gradient_clip)
 
-    def blocks(self, of: Sequence[np.ndarray[Any, Any] | None]) -> Tensor | None:
-        """Return the blocks of training rows (S, N), one array a replica or none.
-
-        Where only some replicas have blocks, every row of the others is its own. Also
-        where training rows are in a file.
-        """
-        given = [own for own in of if own is not None]
-        if not given:
-            return None
-        alone = np.arange(len(given[0]))
-        return self._stack([alone if own is None else own for own in of]).to(
-            self.device
-        )
-
-    def _stack(self, tables: Tables) -> Tensor:
-        if all(table is tables[0] for table in tables):
-            tables = tables[:1]
-        return torch.as_tensor(np.stack(tables))
+    def blocks(self, blocks: NDArray[Any] | None) -> Tensor | None:
+        """Return the blocks of training rows as a tensor, None where there are none."""
+        return None if blocks is None else torch.as_tensor(blocks).to(self.device)
 
     def party_network(self, name: PartyId, n_columns: int) -> Network:
         """Return a party's network for that many columns, its weights drawn."""
         net = self.settings.net
         given = self.networks.of(name) or net.party_net
         widths = net.party_widths(n_columns)
-        return self._network(widths, given, self.private, name, net.input_scale)
+        return self._network(widths, given, name, net.input_scale)
 
     def fusion_network(self, n_components: int, n_outputs: int) -> Network:
         """Return the fusion network for all parties' components, its weights drawn."""
         net = self.settings.net
         given = self.networks.fusion or net.fusion_net
         widths = net.fusion_widths(n_components, n_outputs)
-        return self._network(widths, given, self.private)
+        return self._network(widths, given, "the server")
 
     def _network(
         self,
         widths: tuple[int, ...],
         given: Factory | nn.Module | str | None,
-        seeds: tuple[int, ...],
-        name: str = "the server",
+        name: str,
         input_scale: float = 1.0,
     ) -> Network:
-        where = (seeds, name, self.dtype, self.device)
         if given is None:
-            activation = self.settings.net.activation
-            return MLP.create(widths, activation, *where, input_scale)
-        factory = find_factory(given) if isinstance(given, str) else given
-        return Lifted.create(factory, widths[0], widths[-1], *where)
+            return MLP.create(
+                widths,
+                self.settings.net.activation,
+                seed=self.private,
+                name=name,
+                dtype=self.dtype,
+                device=self.device,
+                input_scale=input_scale,
+            )
+        return Lifted.create(
+            find_factory(given) if isinstance(given, str) else given,
+            widths[0],
+            widths[-1],
+            seed=self.private,
+            name=name,
+            dtype=self.dtype,
+            device=self.device,
+        )
 
     def party(
         self,
@@ -224,14 +209,14 @@ class Builder:
         must_keep = matches(config.pinned(), features)
         return Party(
             name,
-            self.party_network(name, tables[0].shape[2]),
+            self.party_network(name, tables[0].shape[1]),
             PartyData(*tables, owner, must_keep, cut, blocks, alone, places),
-            self.seeds,
-            config.empty_party,
-            observe,
-            self.private,
-            methods.get(self.settings.method).protocol_of(config),
-            self._guard(name),
+            self.seed,
+            empty=config.empty_party,
+            observe=observe,
+            private=self.private,
+            protocol=methods.get(self.settings.method).protocol_of(config),
+            guard=self._guard(name),
         )
 
     def _guard(self, party: PartyId) -> EmbeddingGuard | None:

@@ -55,7 +55,7 @@ def effect_curves(
 
 def _output(party: FittedParty, rows: Frame, slopes: Tensor) -> Tensor:
     """Return the explained output in the mean over rows, up to a constant."""
-    h = party.embed(rows)[0].double().cpu()
+    h = party.embed(rows).double().cpu()
     return (h @ slopes.double()).mean()
 
 

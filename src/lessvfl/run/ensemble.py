@@ -50,14 +50,14 @@ def merge_parties(seeds: Sequence[FittedParty]) -> FittedParty:
         own[0] = (_spread(weights[..., 0], places, n_inputs), bias)
         shares.append(_spread(weights[..., 1:], places, n_inputs))
         if isinstance(seed.net, MLP) and seed.net.pieces is not None:
-            pieces.append(_spread(seed.net.pieces, places, n_inputs))
+            pieces.append(_spread(seed.net.pieces[None], places, n_inputs)[0])
     net = _side_by_side(layers, seeds[0].net)
     if pieces:
-        net = _curved(net, torch.cat(pieces, dim=2), shares)
+        net = _curved(net, torch.cat(pieces, dim=1), shares)
     kept = encoding.features
     constant = None
     if all(seed.constant is not None for seed in seeds):
-        constant = net(torch.zeros(1, 1, n_inputs, dtype=net.weights[0].dtype))[0, 0]
+        constant = net(torch.zeros(1, n_inputs, dtype=net.weights[0].dtype))[0]
         constant = constant.detach()
     known = dict.fromkeys(name for seed in seeds for name in seed.removed)
     return FittedParty(
@@ -123,11 +123,9 @@ def scores(
     offsets = None
     if problem.threshold is not None:
         moved = metrics.decision_offsets(problem.threshold, z.shape[1])
-        offsets = torch.tensor(moved, dtype=z.dtype).unsqueeze(0)
-    measured = metrics.measure(
-        z[None], y[None], problem.task, offsets, None, problem.positive
-    )
-    values = {name: metrics.defined(float(one[0])) for name, one in measured.items()}
+        offsets = torch.tensor(moved, dtype=z.dtype)
+    measured = metrics.measure(z, y, problem.task, offsets, None, problem.positive)
+    values = {name: metrics.defined(float(one)) for name, one in measured.items()}
     of_class = (problem.positive, offsets, problem.test_blocks)
     rows = bootstrap.ResampledRows(y, problem.task, *of_class)
     around, _ = bootstrap.score_intervals(rows, [z], [values], problem.score)
@@ -154,7 +152,7 @@ def _plain_layers(net: Network) -> list[NetLayer]:
         )
     with torch.no_grad():
         pairs = zip(net.weights, net.biases, strict=True)
-        return [(w[0].clone(), b[0].clone()) for w, b in pairs]
+        return [(w.clone(), b.clone()) for w, b in pairs]
 
 
 def _layers(party: FittedParty) -> list[NetLayer]:
@@ -204,8 +202,8 @@ def _side_by_side(
         if average and layer == depth - 1:
             whole = whole.view(n, -1, whole.shape[1]).mean(dim=0)
             bias = bias.view(n, -1).mean(dim=0)
-        weights.append(whole.unsqueeze(0))
-        biases.append(bias.unsqueeze(0))
+        weights.append(whole)
+        biases.append(bias)
     return MLP(weights, biases, like.activation)
 
 
@@ -216,7 +214,7 @@ def _curved(net: MLP, pieces: Tensor, shares: Sequence[Tensor]) -> MLP:
     with torch.no_grad():
         for own in shares:  # (out, in, k)
             n_out, _, k = own.shape
-            net.weights[0][0, row : row + n_out, :, place : place + k] = own
+            net.weights[0][row : row + n_out, :, place : place + k] = own
             row, place = row + n_out, place + k
     return net
 

@@ -50,15 +50,16 @@ def run(
     target: bool = False,
     progress: Progress | None = None,
     done: Callable[[Run], None] = lambda run: None,
+    n_jobs: int = 1,
 ) -> tuple[RunRecord, list[Run]]:
     """Run a job with all parties in this process; return its record and runs.
 
     `options` are those that the data set was made with; with `target` VFL (Original) is
     run too, for every run's cost to the paper's target. `done` is given every run as
-    soon as it is over.
+    soon as it is over; `n_jobs` go on at a time.
     """
     check(job, seeds, target)
-    runs = simulate.simulate(job, seeds, progress, done)
+    runs = simulate.simulate(job, seeds, progress, done, n_jobs=n_jobs)
     found = [one.numbers for one in runs]
     _warn_extremes(job, found)
     first = runs[0].problem

@@ -87,11 +87,11 @@ class FittedParty:
         return f"{text} ({', '.join(self.kept[:MOST_NAMES])}{more})"
 
     def embed(self, frame: Frame) -> Tensor:
-        """Return the embedding of a table's rows, (1, n, E_m), or of one for all."""
+        """Return the embedding of a table's rows, (n, E_m), or of one for all."""
         if self.constant is not None:
-            return self.constant.expand(1, 1, -1)
+            return self.constant.unsqueeze(0)
         with torch.no_grad():
-            return self.net(self.encoded(frame).unsqueeze(0))
+            return self.net(self.encoded(frame))
 
     def encoded(self, frame: Frame) -> Tensor:
         """Return a table's rows as the network takes them, (n, columns)."""
@@ -180,11 +180,11 @@ class FittedServer:
 
     def fuse(self, blocks: Sequence[Tensor], n_rows: int) -> NDArray[Any]:
         """Return what the fusion network gives, (n, 1) or (n, C), of every block."""
-        n = 1 if all(block.shape[1] == 1 for block in blocks) else n_rows
-        H = torch.cat([block.expand(-1, n, -1) for block in blocks], dim=2)
+        n = 1 if all(len(block) == 1 for block in blocks) else n_rows
+        H = torch.cat([block.expand(n, -1) for block in blocks], dim=1)
         with torch.no_grad():
-            z = self.fusion(H).expand(-1, n_rows, -1)
-        return np.asarray(z[0].double().cpu().numpy())
+            z = self.fusion(H).expand(n_rows, -1)
+        return np.asarray(z.double().cpu().numpy())
 
     def hidden_paths(self) -> HiddenPaths:
         """Return its trees as those that predict with hidden paths, or refuse."""
@@ -329,7 +329,7 @@ class FittedModel(FittedServer):
         if self.inference == "clear":
             return self.fuse(blocks, frame.n_rows)
         said = {
-            party.name: block[0].cpu()
+            party.name: block.cpu()
             for party, block in zip(self.parties, blocks, strict=True)
         }
         z = hidden.LocalParties(said).predict(self.hidden_paths(), frame.n_rows)

@@ -38,7 +38,7 @@ from lessvfl.terms import listed
 
 # What a run that was killed leaves without a record, and what others hide anywhere.
 KILLED = (".*", "networks-*", "tensorboard")
-SECRET = "side.safetensors"  # what a side between machines has from its first moment
+STATE = "side.safetensors"  # what a side between machines has from its first moment
 
 
 def claim_new(
@@ -73,7 +73,7 @@ def _side_of(folder: Path) -> str | None:
     try:
         side = RunRecord.read(folder).side
     except RecordError:  # it has none yet, or one that is damaged
-        return "a side" if (folder / SECRET).is_file() else None
+        return "a side" if (folder / STATE).is_file() else None
     return {"server": "a server", "party": "a party"}.get(side)
 
 

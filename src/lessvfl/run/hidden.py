@@ -38,7 +38,7 @@ class LocalParties:
                 for name, own in self.says.items()
                 if name in paths.splits
             }
-            parts.append(paths.predict(n_now, self._take)[0])
+            parts.append(paths.predict(n_now, self._take))
         return torch.cat(parts) if parts else torch.zeros(0, paths.order.n_outputs)
 
     def _take(

@@ -64,11 +64,11 @@ class Shape:
         """
         for kind, grown in GROWN.items():
             if isinstance(net, grown):
-                ends = (net.input_weights.shape[2], net.n_outputs)
+                ends = (net.input_weights.shape[1], net.n_outputs)
                 return cls(ends, "none", None, None, None, kind)
         if isinstance(net, MLP):
-            widths = (net.weights[0].shape[2], *(w.shape[1] for w in net.weights))
-            pieces = 0 if net.pieces is None else net.pieces.shape[2]
+            widths = (net.weights[0].shape[1], *(len(w) for w in net.weights))
+            pieces = 0 if net.pieces is None else net.pieces.shape[1]
             return cls(widths, net.activation, None, None, None, pieces=pieces)
         ends = (n_inputs, len(outputs))
         return cls(ends, "none", source, slots, outputs)
@@ -78,7 +78,7 @@ class Shape:
         if self.kind not in GROWN:
             return None
         net = GROWN[self.kind].of_state(state)
-        if self.widths != (net.input_weights.shape[2], net.n_outputs):
+        if self.widths != (net.input_weights.shape[1], net.n_outputs):
             raise ValueError("widths that are not those of the trees")
         return net
 
@@ -112,8 +112,8 @@ class Shape:
         """
         cpu = torch.device("cpu")
         if self.factory is None:
-            net = MLP.create(self.widths, self.activation, (0,), name, dtype, cpu)
-            pieces = torch.zeros(1, self.widths[0], self.pieces, 2, dtype=dtype)
+            net = MLP.create(self.widths, self.activation, 0, name, dtype, cpu)
+            pieces = torch.zeros(self.widths[0], self.pieces, 2, dtype=dtype)
             return net.curved(pieces) if self.pieces else net
         if given is None and self.factory == "given":
             raise ConfigError(
@@ -128,10 +128,10 @@ class Shape:
             )
         factory = given or find_factory(self.factory)
         whole = Lifted.create(
-            factory, self.widths[0], self.widths[-1], (0,), name, dtype, cpu
+            factory, self.widths[0], self.widths[-1], 0, name, dtype, cpu
         )
-        slots = None if self.slots is None else torch.tensor([self.slots])
-        outputs = None if self.outputs is None else torch.tensor([self.outputs])
+        slots = None if self.slots is None else torch.tensor(self.slots)
+        outputs = None if self.outputs is None else torch.tensor(self.outputs)
         return whole.narrow(slots, outputs)
 
 

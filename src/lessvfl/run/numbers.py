@@ -136,12 +136,12 @@ def curve_point(
     }
 
 
-def costs(ledger: Ledger, replica: int) -> dict[str, Any]:
+def costs(ledger: Ledger) -> dict[str, Any]:
     """Return what a run has cost so far, for a point of its curve."""
     return {
-        "payload_bytes": ledger.payload_bytes(replica),
-        "rounds": ledger.n_rounds(replica),
-        "paper_mib": ledger.paper_mib(replica),
+        "payload_bytes": ledger.payload_bytes,
+        "rounds": ledger.n_rounds,
+        "paper_mib": ledger.paper_mib,
     }
 
 
@@ -214,7 +214,6 @@ class Recorded:
 
 def server_numbers(
     seed: int,
-    replica: int,
     server: Parties,
     recorded: Recorded,
     **communication: Any,
@@ -235,14 +234,11 @@ def server_numbers(
         "without": recorded.without,
         **recorded.intervals,
         "components": {
-            name: {"kept": kept[replica], "of": server.components[name].shape[1]}
-            for name, kept in server.component_counts().items()
+            name: {"kept": kept, "of": len(server.components[name])}
+            for name, kept in server.sizes.items()
         },
-        "silent": server.silent(replica),
-        "communication": {
-            **bill_of(ledger, replica),
-            **communication,
-        },
+        "silent": server.silent(),
+        "communication": bill_of(ledger) | communication,
         "curve": recorded.curve,
         "seconds": recorded.seconds,
     }
@@ -266,16 +262,16 @@ def trees_of(net: Network, server: Parties) -> dict[str, Any]:
     }
 
 
-def bill_of(ledger: Ledger, replica: int) -> dict[str, Any]:
+def bill_of(ledger: Ledger) -> dict[str, Any]:
     """Return what a run has cost: the server's bill, or a party's own."""
     return {
         "payload_bytes": {
-            "up": ledger.direction_bytes(replica, "up"),
-            "down": ledger.direction_bytes(replica, "down"),
+            "up": ledger.direction_bytes("up"),
+            "down": ledger.direction_bytes("down"),
         },
-        "rounds": ledger.n_rounds(replica),
-        "paper_mib": ledger.paper_mib(replica),
-        "by_stage": ledger.by_stage(replica),
+        "rounds": ledger.n_rounds,
+        "paper_mib": ledger.paper_mib,
+        "by_stage": ledger.by_stage(),
     }
 
 

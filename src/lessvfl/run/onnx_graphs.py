@@ -287,11 +287,11 @@ def _run_network(graph: GraphBuilder, net: Network, x: str, n_columns: int) -> s
         whole = net.collapse()
         layers = [(whole[..., :-1], whole[..., -1])]
     if net.pieces is not None:
-        x = _write_pieces(graph, net.pieces[0].cpu().numpy(), x)
+        x = _write_pieces(graph, net.pieces.cpu().numpy(), x)
     for layer, pair in enumerate(layers):
         if layer > 0:
             x = _activate(graph, net.activation, x, dtype)
-        flat = (pair[0].detach()[0].flatten(1), pair[1].detach()[0])
+        flat = (pair[0].detach().flatten(1), pair[1].detach())
         w, b = (graph.constant(values.cpu().numpy()) for values in flat)
         x = graph.add("Gemm", x, w, b, transB=1)
     return x

@@ -1,4 +1,4 @@
-"""The recorder: watches a batch of runs and keeps their curves and times.
+"""The recorder: watches a run and keeps its curve and times.
 
 It evaluates through the same gate as everybody else (billed as evaluation), and asks
 the parties of this process, not by message, which features they use. Of the embeddings
@@ -37,34 +37,29 @@ NO_INTERVALS: dict[str, Any] = {"intervals": None, "missed": None}
 
 @dataclass
 class Recorder:
-    """Curves (a list of points for each replica) and seconds by stage."""
+    """The curve of a run, a list of points, and seconds by stage."""
 
-    problems: Sequence[Problem]  # one for each replica
-    y_train: Tensor  # (S, N)
+    problem: Problem
+    y_train: Tensor  # (N,)
     y_test: Tensor
     progress: Observer  # told of every event
     # When: after all "epochs"; at the "end", of test rows alone; or "nothing".
     evaluation: str
     bits: int = 32  # of a value that is asked for at the end
-    scored: Callable[[float, str], None] = lambda value, name: None  # the first replica
-    # Given, at the end, what the network says of a replica's test rows, (n, outputs).
-    tested: Callable[[int, Tensor], None] | None = None
-    curves: list[list[dict[str, Any]]] = field(init=False)
-    seconds: dict[str, float] = field(init=False)
-    means: dict[PartyId, Tensor] = field(default_factory=dict)  # (R, E_m), at the end
-    without: list[dict[PartyId, Scores] | None] = field(init=False)  # each party
-    predicted: list[list[float] | None] = field(init=False)  # of test rows, by class
-    intervals: list[dict[str, Any]] = field(init=False)  # of test rows, at the end
+    scored: Callable[[float, str], None] = lambda value, name: None
+    # Given, at the end, what the network says of the test rows, (n, outputs).
+    tested: Callable[[Tensor], None] | None = None
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    means: dict[PartyId, Tensor] = field(default_factory=dict)  # (E_m,), at the end
+    without: dict[PartyId, Scores] | None = None  # each party
+    predicted: list[float] | None = None  # of test rows, by class
+    intervals: dict[str, Any] = field(default_factory=lambda: dict(NO_INTERVALS))
     _server: Parties | None = None
     _parties: Sequence[Party] = ()
 
     def __post_init__(self) -> None:
         """Start the clock."""
-        self.curves = [[] for _ in self.problems]
-        self.seconds = {}
-        self.without = [None for _ in self.problems]
-        self.predicted = [None for _ in self.problems]
-        self.intervals = [NO_INTERVALS for _ in self.problems]
         self._last = time.perf_counter()
 
     def attach(self, server: Parties, parties: Sequence[Party]) -> None:
@@ -74,7 +69,7 @@ class Recorder:
     def state(self) -> dict[str, Any]:
         """Return all that was kept as plain values."""
         return {
-            "curves": self.curves,
+            "curve": self.curve,
             "seconds": self.seconds,
             "means": {name: mean.tolist() for name, mean in self.means.items()},
             "without": self.without,
@@ -84,20 +79,20 @@ class Recorder:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a state as :meth:`state` gave it."""
-        self.curves = [list(curve) for curve in state["curves"]]
+        self.curve = list(state["curve"])
         self.seconds = dict(state["seconds"])
         self.means = {
             name: torch.tensor(mean, dtype=torch.float64)
             for name, mean in state["means"].items()
         }
-        self.without = list(state["without"])
-        self.predicted = list(state["predicted"])
-        self.intervals = list(state["intervals"])
+        self.without = state["without"]
+        self.predicted = state["predicted"]
+        self.intervals = state["intervals"]
 
     @property
     def task(self) -> Task:
-        """Return the task all problems share."""
-        return self.problems[0].task
+        """Return the task."""
+        return self.problem.task
 
     def __call__(self, event: Event) -> None:
         """Take the time of a stage, and a point of the curve where networks fit."""
@@ -114,151 +109,129 @@ class Recorder:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
 
-    def recorded(self, replica: int) -> Recorded:
-        """Return what was kept of one replica."""
+    def recorded(self) -> Recorded:
+        """Return what was kept of the run."""
         return Recorded(
-            self.problems[replica],
+            self.problem,
             self.evaluation,
-            self.curves[replica],
-            self.predicted[replica],
-            self.without[replica],
-            self.intervals[replica],
+            self.curve,
+            self.predicted,
+            self.without,
+            self.intervals,
             self.seconds | {"total": sum(self.seconds.values())},
         )
 
     def _add_points(self, event: Event) -> None:
         assert self._server is not None
-        nothing: list[Scores] = [{} for _ in self.curves]
         last = _is_last(event)
         at_end = self.evaluation == "end"
         bits = self.bits if at_end else 32
-        of_train = _Asked(self._server, "train", self.y_train.shape[1], bits, last)
-        of_test = _Asked(self._server, "test", self.y_test.shape[1], bits, last)
-        lead = {problem.score for problem in self.problems}
-        train, averaged = nothing, of_train
+        of_train = _Asked(self._server, "train", len(self.y_train), bits, last)
+        of_test = _Asked(self._server, "test", len(self.y_test), bits, last)
+        train: Scores = {}
+        test: Scores = {}
+        averaged = of_train
         if event.outputs is not None:
             last = False  # nobody's part is known: it cannot be left out
         elif at_end and of_test.n_rows:
             averaged = of_test
         else:
-            outputs = self._outputs(event, of_train)
-            (train,) = self._measured(outputs, self.y_train, lead)
+            (outputs,) = self._outputs(event, of_train)
+            train = self._measure(outputs.z, self.y_train, {self.problem.score})
         means = averaged.means() if last else []
-        rest: list[list[Scores]] = []
+        without: list[Scores] = []
         if of_test.n_rows:
-            outputs = self._outputs(event, of_test, means)
-            test, *rest = self._measured(outputs, self.y_test)
+            every = self._outputs(event, of_test, means)
+            test, *without = (self._measure(one.z, self.y_test) for one in every)
             if _is_last(event):
-                self._look_at_tests(outputs, [test, *rest])
-        else:
-            test = nothing
-            if means:
-                outputs = self._outputs(event, of_train, means)
-                _, *rest = self._measured(outputs, self.y_train)
+                self._look_at_tests([one.z for one in every], [test, *without])
+        elif means:
+            every = self._outputs(event, of_train, means)
+            without = [self._measure(one.z, self.y_train) for one in every[1:]]
         if means:
             names = self._server.names
             self.means = dict(zip(names, means, strict=True))
-            self.without = [
-                {name: scores[r] for name, scores in zip(names, rest, strict=True)}
-                for r in range(len(self.curves))
-            ]
-        removed = self._removed_shares()
-        ledger = self._server.ledger
-        for r, curve in enumerate(self.curves):
-            score = self.problems[r].score
-            point = curve_point(event, self.task, score, test[r], train[r], removed[r])
-            curve.append(point | costs(ledger, r))
-        name = self.problems[0].score
-        if self.curves[0][-1][name] is not None:
-            self.scored(self.curves[0][-1][name], name)
+            self.without = dict(zip(names, without, strict=True))
+        name, removed = self.problem.score, self._removed_share()
+        point = curve_point(event, self.task, name, test, train, removed)
+        self.curve.append(point | costs(self._server.ledger))
+        if self.curve[-1][name] is not None:
+            self.scored(self.curve[-1][name], name)
 
     def _look_at_tests(
-        self, outputs: Sequence[_Outputs], scores: Sequence[Sequence[Scores]]
+        self, outputs: Sequence[Tensor], scores: Sequence[Scores]
     ) -> None:
         """Keep what is predicted for test rows, and how far scores may be off.
 
-        Outputs and scores are those with all parties, and then without each.
+        Outputs (n, C) and scores are those with all parties, and then without each.
         """
-        offsets = self._offsets(outputs[0].z)
+        offsets = self._offsets(outputs[0])
         if self.task != "regression":
-            shares = metrics.predicted_shares(outputs[0].z, offsets)
-            self.predicted = [own.tolist() for own in shares]
-        for r, z in enumerate(outputs[0].z if self.tested else ()):
-            assert self.tested is not None
-            self.tested(r, z)
-        labels = self.y_test.expand(len(self.problems), -1)
-        for r, problem in enumerate(self.problems):
-            own = None if offsets is None else offsets[r]
-            of_class = (problem.positive, own, problem.test_blocks)
-            rows = bootstrap.ResampledRows(labels[r], self.task, *of_class)
-            values = [one[r] for one in scores]
-            found, added = bootstrap.score_intervals(
-                rows, [one.z[r] for one in outputs], values, problem.score
-            )
-            names = self._server.names if self._server and added else ()
-            missed = dict(zip(names, added, strict=True))
-            self.intervals[r] = {"intervals": found, "missed": missed or None}
+            self.predicted = metrics.predicted_shares(outputs[0], offsets).tolist()
+        if self.tested is not None:
+            self.tested(outputs[0])
+        rows = bootstrap.ResampledRows(
+            self.y_test,
+            self.task,
+            self.problem.positive,
+            offsets,
+            self.problem.test_blocks,
+        )
+        intervals, added = bootstrap.score_intervals(
+            rows, outputs, scores, self.problem.score
+        )
+        names = self._server.names if self._server and added else ()
+        missed = dict(zip(names, added, strict=True))
+        self.intervals = {"intervals": intervals, "missed": missed or None}
 
     def _outputs(
         self, event: Event, asked: _Asked, means: Sequence[Tensor] = ()
     ) -> list[_Outputs]:
-        """Return what is said of all rows, and what with each block at its mean."""
-        found = [_Outputs(asked.n_rows) for _ in range(1 + len(means))]
+        """Return the outputs for all rows, and those with each block at its mean."""
+        every = [_Outputs(asked.n_rows) for _ in range(1 + len(means))]
         if event.outputs is not None:
-            n_rows = event.outputs.shape[1]
+            n_rows = len(event.outputs)
             if n_rows != asked.n_rows:
                 raise ProtocolError(
                     f"Parties must say something of all {asked.n_rows} test rows. Got "
                     f"{n_rows}."
                 )
-            found[0].put(slice(None), event.outputs)
-            return found
+            every[0].put(slice(None), event.outputs)
+            return every
         for part, blocks in asked:
             n_rows = part.stop - part.start
-            found[0].put(part, self._fuse(event, blocks, n_rows))
+            every[0].put(part, self._fuse(event, blocks, n_rows))
             for m, mean in enumerate(means):
-                same = mean.to(blocks[m]).unsqueeze(1).expand_as(blocks[m])
+                same = mean.to(blocks[m]).expand_as(blocks[m])
                 others = [*blocks[:m], same, *blocks[m + 1 :]]
-                found[1 + m].put(part, self._fuse(event, others, n_rows))
-        return found
-
-    def _measured(
-        self,
-        outputs: Sequence[_Outputs],
-        y: Tensor,
-        names: Collection[str] | None = None,
-    ) -> list[list[Scores]]:
-        """Return the scores of every replica, by each of these outputs."""
-        return [self._measure(one.z, y, names) for one in outputs]
+                every[1 + m].put(part, self._fuse(event, others, n_rows))
+        return every
 
     def _fuse(self, event: Event, blocks: Sequence[Tensor], n_rows: int) -> Tensor:
-        """Return what the fusion network says of rows, (R, n, outputs)."""
+        """Return what the fusion network says of rows, (n, outputs)."""
         assert event.fusion is not None
         with torch.no_grad():
-            z = torch.cat([event.fusion(own) for own in _joined(blocks)], dim=1)
-            z = z.expand(-1, n_rows, -1)
+            z = torch.cat([event.fusion(H) for H in _joined(blocks)])
+            z = z.expand(n_rows, -1)
         self._refuse_infinite(event, [*blocks, z])
         return z
 
     def _measure(
-        self, z: Tensor, y: Tensor, names: Collection[str] | None
-    ) -> list[Scores]:
-        """Return the scores of every replica."""
-        positive = self.problems[0].positive
-        found = metrics.measure(z, y, self.task, self._offsets(z), names, positive)
-        columns = [values.tolist() for values in found.values()]
-        return [
-            {k: metrics.defined(v) for k, v in zip(found, row, strict=True)}
-            for row in zip(*columns, strict=True)
-        ]
+        self, z: Tensor, y: Tensor, names: Collection[str] | None = None
+    ) -> Scores:
+        """Return the scores of outputs (n, C)."""
+        measured = metrics.measure(
+            z, y, self.task, self._offsets(z), names, self.problem.positive
+        )
+        return {name: metrics.defined(float(v)) for name, v in measured.items()}
 
     def _offsets(self, z: Tensor) -> Tensor | None:
-        """Return what is added to logits to decide on a class, (R, 1, outputs)."""
-        thresholds = [problem.threshold for problem in self.problems]
-        if all(threshold is None for threshold in thresholds):
+        """Return what is added to logits to decide on a class, (outputs,)."""
+        if self.problem.threshold is None:
             return None
-        rows = [metrics.decision_offsets(t, z.shape[2]) for t in thresholds]
-        return torch.tensor(rows, device=z.device, dtype=z.dtype).unsqueeze(1)
+        return z.new_tensor(
+            metrics.decision_offsets(self.problem.threshold, z.shape[1])
+        )
 
     def _refuse_infinite(self, event: Event, outputs: Sequence[Tensor]) -> None:
         """Stop where the last step of an epoch left networks of no use."""
@@ -273,13 +246,10 @@ class Recorder:
             "smaller step size or learning rate, or scaled columns, may help."
         )
 
-    def _removed_shares(self) -> list[float | None]:
-        """Return the share of planted features gone of every replica."""
+    def _removed_share(self) -> float | None:
+        """Return the share of planted features that are gone."""
         masks = [party.features_now().cpu().numpy() for party in self._parties]
-        return [
-            removed_share(problem.parties, [mask[r] for mask in masks])
-            for r, problem in enumerate(self.problems)
-        ]
+        return removed_share(self.problem.parties, masks)
 
 
 def _is_last(event: Event) -> bool:
@@ -288,7 +258,7 @@ def _is_last(event: Event) -> bool:
 
 
 class _Outputs:
-    """What a fusion network says of all rows, (R, N, outputs), put in part by part."""
+    """What a fusion network says of all rows, (N, outputs), put in part by part."""
 
     def __init__(self, n_rows: int) -> None:
         self._n_rows = n_rows
@@ -297,8 +267,8 @@ class _Outputs:
     def put(self, part: slice, z: Tensor) -> None:
         """Put in what it says of a part."""
         if self._z is None:  # at once for all: parts kept one by one scatter memory
-            self._z = z.new_empty(z.shape[0], self._n_rows, z.shape[2])
-        self._z[:, part] = z
+            self._z = z.new_empty(self._n_rows, z.shape[1])
+        self._z[part] = z
 
     @property
     def z(self) -> Tensor:
@@ -341,7 +311,7 @@ class _Asked:
             yield part, blocks
 
     def means(self) -> list[Tensor]:
-        """Return every party's mean (R, E_m) over the rows.
+        """Return every party's mean (E_m,) over the rows.
 
         The mean of equal values is that value, to the last bit.
         """
@@ -365,28 +335,27 @@ class _Asked:
 
 def _joined(blocks: Sequence[Tensor]) -> Iterator[Tensor]:
     """Yield the fusion network's input; the many components of trees by few rows."""
-    n_components = sum(block.shape[2] for block in blocks)
+    n_components = sum(block.shape[1] for block in blocks)
     if n_components <= MANY:
         yield concatenate(blocks)
         return
-    by_component = blocks[0].stride(1) == 1  # as trees give them: copied as they lie
+    by_component = blocks[0].stride(0) == 1  # as trees give them: copied as they lie
     n_rows = max(1, CELLS // n_components)
-    for some in zip(*(torch.split(b, n_rows, dim=1) for b in blocks), strict=True):
+    for some in zip(*(torch.split(b, n_rows) for b in blocks), strict=True):
         if by_component:
-            turned = [block.transpose(1, 2) for block in some]
-            yield torch.cat(turned, dim=1).transpose(1, 2)
+            yield torch.cat([block.T for block in some]).T
         else:
             yield concatenate(some)
 
 
 def _mean(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mean over the rows, the first row, and where all equal it, (R, E)."""
-    if block.shape[2] > MANY:
-        turned = torch.split(block.transpose(1, 2), FEW, dim=1)
-        found = zip(*(_mean_over(some, 2) for some in turned), strict=True)
-        mean, first, same = (torch.cat(own, dim=1) for own in found)
+    """Return the mean over the rows, the first row, and where all equal it, (E,)."""
+    if block.shape[1] > MANY:
+        turned = torch.split(block.T, FEW)
+        parts = zip(*(_mean_over(some, 1) for some in turned), strict=True)
+        mean, first, same = (torch.cat(part) for part in parts)
         return mean, first, same
-    return _mean_over(block, 1)
+    return _mean_over(block, 0)
 
 
 def _mean_over(block: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -107,8 +107,8 @@ def intervals_of(
 
 def _score_numbers(rows: ScoredRows) -> dict[str, float]:
     y, predicted = rows.y, rows.z[:, 0]
-    z = torch.as_tensor(predicted)[None, :, None]
-    scores = measure(z, torch.as_tensor(y)[None], rows.task)
+    z = torch.as_tensor(predicted)[:, None]
+    scores = measure(z, torch.as_tensor(y), rows.task)
     with np.errstate(over="ignore", invalid="ignore"):
         errors = spread_of(np.abs(y - predicted))
     return _single(scores) | {"mae": float(errors.mean)}
@@ -119,7 +119,7 @@ def _score_classes(rows: ScoredRows) -> dict[str, float]:
 
     z, p, y = rows.z, rows.p, rows.y
     offsets = torch.tensor(decision_offsets(rows.threshold, z.shape[1]))
-    outputs, labels = torch.as_tensor(z)[None], torch.as_tensor(y)[None]
+    outputs, labels = torch.as_tensor(z), torch.as_tensor(y)
     scores = measure(outputs, labels, rows.task, offsets, positive=rows.positive)
     n_classes = p.shape[1]
     # Σ_k (p_k - y_k)² of a row; of two classes one of the two equal summands.
@@ -132,8 +132,8 @@ def _score_classes(rows: ScoredRows) -> dict[str, float]:
 
 
 def _single(scores: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Return the scores of the one replica."""
-    return {name: float(values[0]) for name, values in scores.items()}
+    """Return scores as plain numbers."""
+    return {name: float(value) for name, value in scores.items()}
 
 
 def calibration_error(p: NDArray[Any], y: NDArray[np.int64]) -> float:

@@ -1,13 +1,11 @@
-"""All parties in one process: data, networks, parties and a method become runs.
-
-:func:`simulate` runs every seed (or every setting given as a replica) as one batch.
-"""
+"""All parties in one process: data, networks, parties and a method become runs."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,22 +17,16 @@ from lessvfl.core.device import resolve_device, threads_for
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.network import Network
 from lessvfl.core.party_data import Outcome
-from lessvfl.data import Dataset, PartyTable, Problem
-from lessvfl.errors import ConfigError
-from lessvfl.party import Party
+from lessvfl.data import Dataset, Problem
+from lessvfl.errors import ConfigError, LessVFLWarning, warn
 from lessvfl.run import accounting, numbers, profiles
 from lessvfl.run.accounting import Extent
-from lessvfl.run.build import (
-    Builder,
-    Networks,
-    check_pinned,
-    clamp_batch,
-    n_outputs,
-)
+from lessvfl.run.build import Builder, Networks, check_pinned, clamp_batch
 from lessvfl.run.fitted import FittedModel, FittedParty
+from lessvfl.run.processes import processes
 from lessvfl.run.profiles import Settings
 from lessvfl.run.ratings import ratings_of
-from lessvfl.run.recorder import Recorder
+from lessvfl.run.session import ServerSeed, run_seed
 from lessvfl.terms import Evaluation, Event, PartyId, Progress, Stage
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
@@ -42,23 +34,6 @@ from lessvfl.wire.messages import Transport
 from lessvfl.wire.parties import Parties
 
 Around = Callable[[Transport], Transport]
-
-
-@dataclass(frozen=True)
-class Replica:
-    """One run of a batch: its seed, and settings of its own where they differ.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the split, the initial weights and the batches.
-    lam_party, lam_server : float, optional
-        Lambdas of this run alone; those of the job's settings unless given.
-    """
-
-    seed: int
-    lam_party: float | None = None
-    lam_server: float | None = None
 
 
 @dataclass(frozen=True)
@@ -160,10 +135,11 @@ class Run:
 
 def simulate(
     job: Job,
-    seeds: Sequence[int | Replica],
+    seeds: Sequence[int],
     progress: Progress | None = None,
     done: Callable[[Run], None] = lambda run: None,
     around: Around = lambda transport: transport,
+    n_jobs: int = 1,
 ) -> list[Run]:
     """Run a method with all parties in this process.
 
@@ -171,58 +147,89 @@ def simulate(
     ----------
     job : Job
         What to run.
-    seeds : sequence of int or Replica
-        One run each. Runs whose tables have equal shapes share one batch.
+    seeds : sequence of int
+        One run each.
     progress : Progress, optional
         Told how far the runs are.
     done : callable
         Given every run as soon as it is over: a later one may fail.
     around : callable
-        Given the transport of every batch of runs; returns the one that is used. One
-        that wraps it sees every message.
+        Given the transport of every run in this process; returns the one that is used.
+        One that wraps it sees every message.
+    n_jobs : int
+        How many runs go on at a time; more than one are in processes of their own.
 
     Returns
     -------
     list of Run
         In the order of `seeds`.
     """
-    replicas = [s if isinstance(s, Replica) else Replica(s) for s in seeds]
-    if not replicas:
+    if not seeds:
         raise ConfigError("At least one seed must be given. Got none.")
-    problems = {seed: job.problem(seed) for seed in {r.seed: None for r in replicas}}
-    batches: dict[Any, list[int]] = {}
-    method = methods.get(job.settings.method)
-    ends_alone = job.settings.config.schedule == "watched"  # each in its own time
-    alone = ends_alone or method.one_by_one
-    for index, replica in enumerate(replicas):
-        key = (_signature(problems[replica.seed]), index if alone else None)
-        batches.setdefault(key, []).append(index)
-    parties = [table.name for table in problems[replicas[0].seed].parties]
-    spent = job.privacy(len(replicas), parties)  # refused before the hours
-    extent = job.extent(len(replicas), len(parties))
-    noisy = accounting.with_noise(job.settings, extent)
+    problems = {seed: job.problem(seed) for seed in seeds}
+    parties = [table.name for table in problems[seeds[0]].parties]
+    spent = job.privacy(len(seeds), parties)  # refused before the hours
+    noisy = accounting.with_noise(job.settings, job.extent(len(seeds), len(parties)))
+    if n_jobs > 1 and len(seeds) > 1:
+        finished = _run_in_processes(
+            job, noisy, seeds, min(n_jobs, len(seeds)), progress
+        )
+    else:
+        finished = _run_in_turn(job, noisy, problems, progress, around)
     runs: dict[int, Run] = {}
-    teller = _ProgressReporter(progress)
-    for indices in batches.values():
-        chosen = [replicas[index] for index in indices]
-        if progress is not None and len(chosen) == 1:
-            progress.begin_seed(chosen[0].seed, indices[0] + 1, len(replicas))
-        own = [problems[r.seed] for r in chosen]
-        batch = _Batch(job, noisy, chosen, own, teller, around)
-        for index, run in zip(indices, batch.run(), strict=True):
-            run.numbers.update(spent)
-            runs[index] = run
-            done(run)
-    return [runs[index] for index in range(len(replicas))]
+    for seed, run in finished:
+        run.numbers.update(spent)
+        runs[seed] = run
+        done(run)
+    return [runs[seed] for seed in seeds]
 
 
-def _signature(problem: Problem) -> tuple[Any, ...]:
-    """Return what must be equal for runs to share a batch."""
-    tables = tuple(
-        (p.name, p.X_train.shape, p.features, p.n_alone) for p in problem.parties
-    )
-    alone = problem.blocks is None
-    return (*tables, problem.y_test.shape, problem.label_names, alone)
+def _run_in_turn(
+    job: Job,
+    settings: Settings,
+    problems: Mapping[int, Problem],
+    progress: Progress | None,
+    around: Around,
+) -> Iterator[tuple[int, Run]]:
+    """Yield the runs of seeds, one after the other."""
+    reporter = _ProgressReporter(progress)
+    for number, (seed, problem) in enumerate(problems.items(), start=1):
+        if progress is not None:
+            progress.begin_seed(seed, number, len(problems))
+        yield seed, _run_seed(job, settings, seed, problem, reporter, around)
+
+
+def _run_in_processes(
+    job: Job,
+    settings: Settings,
+    seeds: Sequence[int],
+    n_jobs: int,
+    progress: Progress | None,
+) -> Iterator[tuple[int, Run]]:
+    """Yield the runs of seeds as they are over, some at a time."""
+    with processes(n_jobs) as submit:
+        pending = {
+            submit(_run_alone, job, settings, s): s for s in dict.fromkeys(seeds)
+        }
+        for number, future in enumerate(as_completed(pending), start=1):
+            run, warned = future.result()
+            for sentence in warned:
+                warn(sentence)
+            if progress is not None:
+                progress.begin_seed(pending[future], number, len(pending))
+            yield pending[future], run
+
+
+def _run_alone(job: Job, settings: Settings, seed: int) -> tuple[Run, list[str]]:
+    """Return the run of a seed, and what it warned of."""
+    torch.set_num_threads(1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LessVFLWarning)
+        reporter = _ProgressReporter(None)
+        run = _run_seed(
+            job, settings, seed, job.problem(seed), reporter, around=lambda t: t
+        )
+    return run, [str(w.message) for w in caught if w.category is LessVFLWarning]
 
 
 class _ProgressReporter(Keeper):
@@ -231,14 +238,14 @@ class _ProgressReporter(Keeper):
     def __init__(self, progress: Progress | None) -> None:
         self.progress = progress
         self.ledgers: list[Ledger] = []  # of the runs so far
-        self._told = 0.0
+        self._last = 0.0  # when a step was reported
 
     def reached(self, stage: Stage, step: int, n_steps: int) -> None:
-        """Tell of a step, unless another was told just now."""
+        """Tell of a step, unless another was reported just now."""
         now = time.monotonic()
-        if self.progress is None or (now - self._told < 0.2 and step < n_steps):
+        if self.progress is None or (now - self._last < 0.2 and step < n_steps):
             return
-        self._told = now
+        self._last = now
         self.progress.stepped(stage, step, n_steps)
         self._tell_bytes()
 
@@ -249,177 +256,136 @@ class _ProgressReporter(Keeper):
             self._tell_bytes()
 
     def scored(self, value: float, name: str) -> None:
-        """Tell the score of the first run of a batch."""
+        """Tell the score of a run."""
         if self.progress is not None:
             self.progress.scored(value, name)
 
     def _tell_bytes(self) -> None:
         assert self.progress is not None
-        bills = [(one, r) for one in self.ledgers for r in range(one.n_replicas)]
         self.progress.sent(
-            sum(ledger.direction_bytes(r, "up") for ledger, r in bills),
-            sum(ledger.direction_bytes(r, "down") for ledger, r in bills),
-            sum(ledger.n_rounds(r) for ledger, r in bills),
+            sum(ledger.direction_bytes("up") for ledger in self.ledgers),
+            sum(ledger.direction_bytes("down") for ledger in self.ledgers),
+            sum(ledger.n_rounds for ledger in self.ledgers),
         )
 
 
-class _Batch:
-    """Runs that share one batch of tensors."""
+def _run_seed(
+    job: Job,
+    settings: Settings,
+    seed: int,
+    problem: Problem,
+    reporter: _ProgressReporter,
+    around: Around,
+) -> Run:
+    """Wire everything, run the method, and gather what it leaves.
 
-    def __init__(
-        self,
-        job: Job,
-        settings: Settings,
-        replicas: list[Replica],
-        problems: list[Problem],
-        teller: _ProgressReporter,
-        around: Around,
-    ) -> None:
-        self.job = job
-        self.around = around
-        self.teller = teller
-        self.replicas = replicas
-        self.problems = problems
-        first, seeds = problems[0], [replica.seed for replica in replicas]
-        device = resolve_device(job.device, first.largest_table)
-        self.build = Builder(settings, seeds, device.type, job.networks)
-        self.labels = self.build.server_labels(problems)
-        y_test = self.build.labels([p.y_test for p in problems], first.task)
-        self._tested: dict[int, Tensor] = {}
-        self.recorder = Recorder(
-            problems,
-            self.labels.y,
-            y_test,
-            teller.observe,
-            job.evaluation,
-            scored=teller.scored,
-            tested=self._tested.__setitem__,
+    `settings` are the job's, with noise in the place of an epsilon.
+    """
+    config: Any = clamp_batch(
+        settings.config, len(problem.y_train), aloud=_is_batch_given(job)
+    )
+    features = [name for table in problem.parties for name in table.features]
+    check_pinned(config.pinned(), features, "the parties")
+    device = resolve_device(job.device, problem.largest_table)
+    build = Builder(settings, seed, device.type, job.networks)
+    labels = build.server_labels(problem)
+    tested: list[Tensor] = []
+    server_seed = ServerSeed(
+        build,
+        problem,
+        labels,
+        job.evaluation,
+        observe=reporter.observe,
+        scored=reporter.scored,
+        tested=tested.append,
+    )
+    uses_alone = methods.get(settings.method).uses_alone
+    parties = [
+        build.party(
+            table.name,
+            (build.rows(table.X_train), build.rows(table.X_test)),
+            table.groups,
+            table.features,
+            reporter.observe,
+            blocks=labels.blocks,
+            alone=build.rows(table.X_alone)
+            if uses_alone and table.X_alone is not None
+            else None,
+            places=build.blocks(problem.places),
         )
+        for table in problem.parties
+    ]
+    ledger = Ledger()
+    reporter.ledgers.append(ledger)
+    transport = around(InProcess({party.name: party.handle for party in parties}))
+    server = Parties(transport, [party.name for party in parties], ledger)
+    n_weights = sum(w.numel() for party in parties for w in party.net.parameters())
+    with threads_for(config.batch_size * n_weights):
+        finished = run_seed(server_seed, server, lambda recorder: reporter, parties)
+    outcomes = [party.outcome() for party in parties]
+    return Run(
+        numbers.join_numbers(
+            finished.numbers, _party_numbers(problem, outcomes), problem
+        ),
+        _model(job, finished.fusion, problem, outcomes),
+        problem,
+        ledger.lines(),
+        _ratings(problem, outcomes),
+        tested[-1] if tested else None,
+    )
 
-    def run(self) -> Iterator[Run]:
-        """Wire everything, run the method, and gather what it leaves."""
-        config, first = self._config(), self.problems[0]
-        features = [f for table in first.parties for f in table.features]
-        check_pinned(config.pinned(), features, "the parties")
-        parties = [self._party(index) for index in range(len(first.parties))]
-        handlers = {party.name: party.handle for party in parties}
-        transport = self.around(InProcess(handlers))
-        names = [party.name for party in parties]
-        ledger = Ledger(len(self.replicas))
-        self.teller.ledgers.append(ledger)
-        server = Parties(transport, names, ledger)
-        self.recorder.attach(server, parties)
-        fusion = self.build.fusion_network(
-            sum(server.sizes.values()), n_outputs(first.task, first.n_classes)
-        )
-        method = methods.get(self.job.settings.method)
-        params = [w for party in parties for w in party.net.parameters()]
-        step = config.batch_size * sum(w.numel() for w in params)
-        with threads_for(step), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.build.seeds[0])  # a user's dropout and the like
-            fusion = method.run(
-                server, fusion, self.labels, config, self.recorder, self.teller
-            )
-        for index in range(len(self.replicas)):
-            yield self._collect(index, server, parties, fusion)
 
-    def _config(self) -> Any:
-        """Return the method's settings, lambdas spread over the replicas."""
-        settings = self.job.settings
-        n_rows = len(self.problems[0].y_train)
-        config: Any = clamp_batch(settings.config, n_rows, aloud=self._batch_is_given())
-        for name in ("lam_party", "lam_server"):
-            own = [getattr(replica, name) for replica in self.replicas]
-            if all(value is None for value in own):
-                continue
-            if not hasattr(config, name):
-                raise ConfigError(
-                    f"A replica's '{name}' must be left out with method "
-                    f"{settings.method}, which does not read it. Got {own}."
-                )
-            shared = getattr(config, name)
-            spread = tuple(shared if v is None else v for v in own)
-            config = dataclasses.replace(config, **{name: spread})
-        return config
+def _is_batch_given(job: Job) -> bool:
+    """Tell whether the rows of a step are other than where the profile starts."""
+    settings = job.settings
+    usual = profiles.resolve(settings.method, settings.profile, job.dataset)
+    return settings.config.batch_size != usual.config.batch_size
 
-    def _batch_is_given(self) -> bool:
-        """Tell whether the rows of a step are other than where the profile starts."""
-        own = self.job.settings
-        usual = profiles.resolve(own.method, own.profile, self.job.dataset)
-        return own.config.batch_size != usual.config.batch_size
 
-    def _party(self, index: int) -> Party:
-        tables = [problem.parties[index] for problem in self.problems]
-        return self.build.party(
-            tables[0].name,
-            (
-                self.build.rows([table.X_train for table in tables]),
-                self.build.rows([table.X_test for table in tables]),
-            ),
-            tables[0].groups,
-            tables[0].features,
-            self.recorder,
-            blocks=self.labels.blocks,
-            alone=self._alone(tables),
-            places=self.build.blocks([problem.places for problem in self.problems]),
-        )
+def _party_numbers(
+    problem: Problem, outcomes: Sequence[Outcome]
+) -> dict[str, dict[str, Any]]:
+    """Return by party what it knows of its own selection."""
+    share = numbers.class_share(problem)
+    return {
+        table.name: numbers.party_numbers(table.features, outcome, share)
+        for table, outcome in zip(problem.parties, outcomes, strict=True)
+    }
 
-    def _alone(self, tables: Sequence[PartyTable]) -> Tensor | None:
-        """Return the rows that a party has alone, where the method uses any."""
-        given = [table.X_alone for table in tables if table.X_alone is not None]
-        is_used = methods.get(self.job.settings.method).uses_alone
-        return self.build.rows(given) if given and is_used else None
 
-    # ----------------------------------------------------------------------- collecting
+def _ratings(
+    problem: Problem, outcomes: Sequence[Outcome]
+) -> dict[str, dict[str, Any]]:
+    """Return by party how it rated its features, where the method rates any."""
+    ratings = {
+        table.name: ratings_of(table.encoding, outcome)
+        for table, outcome in zip(problem.parties, outcomes, strict=True)
+    }
+    return {name: rating for name, rating in ratings.items() if rating is not None}
 
-    def _collect(
-        self, r: int, server: Parties, parties: list[Party], fusion: Network
-    ) -> Run:
-        problem = self.problems[r]
-        outcomes = [party.outcome(r) for party in parties]
-        share = numbers.class_share(problem)
-        own = {
-            table.name: numbers.party_numbers(table.features, outcome, share)
-            for table, outcome in zip(problem.parties, outcomes, strict=True)
-        }
-        rated = {
-            table.name: ratings_of(table.encoding, outcome)
-            for table, outcome in zip(problem.parties, outcomes, strict=True)
-        }
-        seed = self.replicas[r].seed
-        of_server = numbers.server_numbers(seed, r, server, self.recorder.recorded(r))
-        net = fusion.replica(r)
-        of_server |= numbers.trees_of(net, server)
-        return Run(
-            numbers.join_numbers(of_server, own, problem),
-            self._model(net, problem, outcomes),
-            problem,
-            server.ledger.lines(r),
-            {name: found for name, found in rated.items() if found is not None},
-            self._tested.get(r),
-        )
 
-    def _model(
-        self, fusion: Network, problem: Problem, outcomes: list[Outcome]
-    ) -> FittedModel:
-        net_config, networks = self.job.settings.net, self.job.networks
-        parties, components = [], {}
-        for table, outcome in zip(problem.parties, outcomes, strict=True):
-            given = networks.of(table.name)
-            source = net_config.party_net if given is None else "given"
-            parties.append(FittedParty.of(table.encoding, outcome, source))
-            components[table.name] = outcome.outputs
-        planted = [
-            name
-            for table in problem.parties
-            for name, is_planted in zip(table.features, table.spurious, strict=True)
-            if is_planted
-        ]
-        return FittedModel.of(
-            problem,
-            fusion,
-            net_config.fusion_net if networks.fusion is None else "given",
-            components,
-            feature_names=(*self.job.dataset.X.names, *planted),
-            parties=tuple(parties),
-        )
+def _model(
+    job: Job, fusion: Network, problem: Problem, outcomes: Sequence[Outcome]
+) -> FittedModel:
+    """Return the fitted model of a run."""
+    net_config, networks = job.settings.net, job.networks
+    parties, components = [], {}
+    for table, outcome in zip(problem.parties, outcomes, strict=True):
+        given = networks.of(table.name)
+        source = net_config.party_net if given is None else "given"
+        parties.append(FittedParty.of(table.encoding, outcome, source))
+        components[table.name] = outcome.outputs
+    planted = [
+        name
+        for table in problem.parties
+        for name, is_planted in zip(table.features, table.spurious, strict=True)
+        if is_planted
+    ]
+    return FittedModel.of(
+        problem,
+        fusion,
+        net_config.fusion_net if networks.fusion is None else "given",
+        components,
+        feature_names=(*job.dataset.X.names, *planted),
+        parties=tuple(parties),
+    )

@@ -142,10 +142,10 @@ class _Asked:
 
     def _left(self, rows: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which encoded cells of the column the split sends left."""
-        x = np.zeros((len(rows), self.net.weights.shape[2]))
+        x = np.zeros((len(rows), self.net.weights.shape[1]))
         x[:, self.start : self.start + rows.shape[1]] = rows
-        said = self.net(torch.from_numpy(x.astype(_format(self.net))).unsqueeze(0))
-        return np.asarray(said[0, :, 0].numpy() > 0)
+        sent_left = self.net(torch.from_numpy(x.astype(_format(self.net))))
+        return np.asarray(sent_left[:, 0].numpy() > 0)
 
 
 def _encoded(column: EncodedColumn, cells: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -49,7 +49,7 @@ from lessvfl.settings import allowed_by
 from lessvfl.terms import Stage
 from lessvfl.wire import coding, control, messages
 
-VERSION = 9
+VERSION = 10
 MAGIC = b"LVFL"
 HEAD = struct.Struct("<4sHHQ16sIQ")
 CHECKSUM = struct.Struct("<Q")
@@ -121,46 +121,38 @@ def _expect(array: NDArray[Any], dtype: str, *shape: int) -> None:
 def _write_block(block: messages.Block) -> Parts:
     coded = block.coded
     if coded is None:
-        return {"widths": block.widths}, [block.values]
+        return {"coded": None}, [block.values]
     shape = tuple(block.values.shape)
     kind = str(block.values.dtype).removeprefix("torch.")
-    fields = {"widths": block.widths, "coded": (coded.bits, kind, shape)}
+    fields = {"coded": (coded.bits, kind, shape)}
     return fields, [coded.packed(), torch.stack([coded.low, coded.step])]
 
 
 def _read_block(f: Fields, arrays: ArrayList) -> messages.Block:
     """Read values, or the levels that they are coded in."""
-    widths, coded = f.widths, f.coded
-    if len(arrays) != (1 if coded is None else 2) or widths is None:
-        raise ValueError(f"{len(arrays)} arrays of one block, widths {widths}")
-    shape = arrays[0].shape if coded is None else coded[2]
-    if len(shape) not in (2, 3) or len(widths) != shape[0]:
-        raise ValueError(f"a block of shape {shape} with {len(widths)} widths")
-    if any(width > shape[-1] for width in widths):
-        raise ValueError(f"a width that a block of shape {shape} does not have")
-    if coded is not None:
-        return _read_coded(widths, coded, *arrays)
-    if arrays[0].dtype.kind != "f":
-        raise ValueError(f"a block of {arrays[0].dtype} instead of real numbers")
-    values = arrays[0].copy()
+    if f.coded is not None:
+        return _read_coded(f.coded, arrays)
+    (values,) = arrays
+    if values.ndim not in (1, 2) or values.dtype.kind != "f":
+        raise ValueError(f"a block of {values.dtype}, shape {values.shape}")
+    values = values.copy()
     _check_values(values)
-    return messages.Block(torch.from_numpy(values), widths)
+    return messages.Block(torch.from_numpy(values))
 
 
-def _read_coded(
-    widths: tuple[int, ...], how: Coding, levels: NDArray[Any], ends: NDArray[Any]
-) -> messages.Block:
+def _read_coded(how: Coding, arrays: ArrayList) -> messages.Block:
     """Read a block whose values are levels (:mod:`lessvfl.wire.coding`)."""
     bits, dtype, shape = how
-    if not shape[0] or any(width < shape[-1] for width in widths):
-        raise ValueError(f"levels of a block of shape {shape} that is not whole")
+    levels, ends = arrays
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(f"levels of a block of shape {shape}")
     _expect(levels, "uint8", coding.n_bytes(math.prod(shape), bits))
-    _expect(ends, "float32", 2, shape[0])
+    _expect(ends, "float32", 2)
     low, step = torch.from_numpy(ends.copy())
     coded = coding.unpack(levels, shape, low, step, bits)
     values = coded.values(getattr(torch, dtype))
     _check_values(values.numpy())
-    return messages.Block(values, widths, coded)
+    return messages.Block(values, coded)
 
 
 def _check_values(values: NDArray[Any]) -> None:
@@ -226,24 +218,18 @@ def _read_answer(f: Fields, arrays: ArrayList) -> messages.QueryReply:
 def _read_arrays(arrays: ArrayList) -> tuple[Tensor, ...]:
     """Read arrays of a method's own protocol; real numbers are within bounds."""
     for array in arrays:
-        if not array.ndim:
-            raise ValueError("an array without an axis of replicas")
         if array.dtype.kind == "f":
             _check_values(array)
     return tuple(torch.from_numpy(array.copy()) for array in arrays)
 
 
 def _write_done(m: messages.Done) -> Parts:
-    fields: dict[str, Any] = {"stage": m.stage, "silent": m.silent}
-    if m.constant is None:
-        return fields | {"widths": None}, []
-    more, arrays = _write_block(m.constant)
-    return fields | more, arrays
+    fields = {"stage": m.stage, "silent": m.silent, "coded": None}
+    return fields, [] if m.constant is None else [m.constant.values]
 
 
 def _read_done(f: Fields, arrays: ArrayList) -> messages.Done:
-    is_empty = f.widths is None and not arrays
-    constant = None if is_empty else _read_block(f, arrays)
+    constant = _read_block(f, arrays) if arrays else None
     return messages.Done(f.stage, f.silent, constant)
 
 
@@ -357,9 +343,9 @@ def _kind(cls: type, fields: dict[str, Any], *how: Any, **more: Any) -> MessageK
     return MessageKind(cls, own, *how, **more)
 
 
-BLOCK = {"stage": Stage, "widths": Sizes, "coded": Coding | None}
+BLOCK = {"stage": Stage, "coded": Coding | None}
 DESCEND, EMBEDDING = BLOCK | {"last": bool}, BLOCK | {"ahead": bool}
-DONE = BLOCK | {"widths": Sizes | None, "silent": tuple[bool, ...]}
+DONE = BLOCK | {"silent": bool}
 BEGIN = settings.types_of(messages.Begin) | {"plan": PlanFields}
 SELECT = settings.types_of(messages.Select) | {"plan": PlanFields}
 QUERY = {"stage": Stage, "step": settings.Natural}
@@ -419,7 +405,7 @@ def encode(frame: WireFrame) -> bytes:
     place = _PLACES[type(message)]
     kind = KINDS[place]
     fields, tensors = kind.write(message)
-    arrays = [np.ascontiguousarray(t.numpy(force=True)) for t in tensors]
+    arrays = [t.contiguous().numpy(force=True) for t in tensors]
     shapes = tuple([(NAMES[a.dtype], a.shape) for a in arrays])
     write = _known_text if kind.repeats else _write_fields
     text = write(tuple(fields.items()), shapes)
@@ -561,8 +547,6 @@ def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, Fields]:
     specs = [(DTYPES[name], shape) for name, shape in frame.arrays]
     if wire_bytes(specs) != n_body:
         raise ValueError("arrays that are not as long as their frame")
-    if "widths" in values:
-        values.setdefault("coded", None)
     return specs, settings.build(KINDS[place].fields, values)
 
 

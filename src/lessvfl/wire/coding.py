@@ -5,8 +5,8 @@ as it is near the upper one. And it has error feedback: what one row lost is add
 the next row of the same component, so that the errors of a column sum to less than one
 level, however many rows there are. (From message to message nothing is carried: the
 next one is about other rows.) The sender draws; what travels are the levels, the lower
-end and the distance of two levels, of every replica. Whoever has these has the same
-values to the bit, the sender included.
+end and the distance of two levels. Whoever has these has the same values to the bit,
+the sender included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lessvfl.core import noise
 
 Float32s = NDArray[np.float32]
 BITS = (4, 8, 16, 32)
-END_BYTES = 8  # two float32 a replica
+END_BYTES = 8  # two float32
 TINY = np.finfo(np.float32).tiny
 Dtypes = dict[int, np.dtype[Any]]
 LEVELS: Dtypes = {4: np.dtype("u1"), 8: np.dtype("u1"), 16: np.dtype("u2")}  # by bits
@@ -36,18 +36,17 @@ PACKED: Dtypes = {8: np.dtype("u1"), 16: np.dtype("<u2")}  # and as they travel
 class Coded:
     """A block in levels, on the CPU."""
 
-    levels: Tensor  # (R, ...), which level each value is at: uint8, of 16 bits uint16
-    low: Tensor  # (R,), float32, the lowest level of every replica
-    step: Tensor  # (R,), float32, the distance of two levels
+    levels: Tensor  # which level each value is at: uint8, of 16 bits uint16
+    low: Tensor  # (), float32, the lowest level
+    step: Tensor  # (), float32, the distance of two levels
     bits: int  # that a level takes
 
     def values(self, dtype: torch.dtype) -> Tensor:
         """Return the values that the levels stand for."""
-        ends = (-1, *[1] * (self.levels.dim() - 1))
         values = self.levels.numpy().astype(np.float32)
         with np.errstate(all="ignore"):  # what is not finite stays so
-            values *= self.step.numpy().reshape(ends)
-            values += self.low.numpy().reshape(ends)
+            values *= self.step.numpy()
+            values += self.low.numpy()
         return torch.from_numpy(values).to(dtype)
 
     def packed(self) -> Tensor:
@@ -84,61 +83,36 @@ def unpack(
 
 
 def encode(
-    values: Tensor,
-    bits: int,
-    mask: Tensor | None,
-    seeds: Sequence[int],
-    *name: str | int,
+    values: Tensor, bits: int, seed: int, *name: str | int
 ) -> tuple[Coded, Tensor]:
-    """Round a block to levels; return these and the values that they stand for.
+    """Round a block (n, width) to levels; return these and the values they stand for.
 
-    Every replica of `values` (R, n, width) is rounded as if it were alone, over the
-    columns that it sends (`mask`, (R, width); None: all), and is 0 in the others;
     `name` is that of the random stream, as stage, party and step.
 
-    >>> block = torch.tensor([[[0.0, 1.0, 15.0]]])
-    >>> coded, rounded = encode(block, 4, None, (0,), "example")
+    >>> block = torch.tensor([[0.0, 1.0, 15.0]])
+    >>> coded, rounded = encode(block, 4, 0, "example")
     >>> rounded
-    tensor([[[ 0.,  1., 15.]]])
+    tensor([[ 0.,  1., 15.]])
     """
-    if mask is None:
-        return encode_alike([values], bits, seeds, [name])[0]
-    levels = np.zeros(values.shape, dtype=LEVELS[bits])
-    rounded = torch.zeros_like(values)
-    low, step = torch.zeros(2, len(values))
-    for r, own in enumerate(mask.to(values.device)):
-        if own.any() and values.shape[1]:
-            alone = values[r : r + 1, :, own]
-            coded, sent = encode(alone, bits, None, seeds[r : r + 1], *name)
-            levels[r][:, own.cpu().numpy()] = coded.levels[0].numpy()
-            rounded[r][:, own] = sent[0]
-            low[r], step[r] = coded.low[0], coded.step[0]
-    return Coded(torch.from_numpy(levels), low, step, bits), rounded
+    return encode_alike([values], bits, seed, [name])[0]
 
 
 def encode_alike(
     blocks: Sequence[Tensor],
     bits: int,
-    seeds: Sequence[int],
+    seed: int,
     names: Sequence[tuple[str | int, ...]],
 ) -> list[tuple[Coded, Tensor]]:
-    """Round blocks of one shape at once, all columns, one name each."""
-    parts = [block.numpy(force=True) for block in blocks]
-    exact = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    """Round blocks of one shape (n, width) at once, one name each."""
+    exact = np.stack([block.numpy(force=True) for block in blocks])
     exact = exact.astype(np.float32, copy=False)
     width = exact.shape[2]
-    begin = [
-        [noise.uniforms(seed, width, "round", *name)]
-        for name in names
-        for seed in seeds
+    begin = [[noise.uniforms(seed, width, "round", *name)] for name in names]
+    parts = [torch.from_numpy(p) for p in _round(exact, np.array(begin), bits)]
+    return [
+        (Coded(levels, low, step, bits), rounded.to(blocks[0]))
+        for levels, low, step, rounded in zip(*parts, strict=True)
     ]
-    results = _round(exact, np.array(begin), bits)
-    coded = []
-    for start in range(0, len(exact), len(seeds)):
-        own = [torch.from_numpy(part[start : start + len(seeds)]) for part in results]
-        levels, low, step, rounded = own
-        coded.append((Coded(levels, low, step, bits), rounded.to(blocks[0])))
-    return coded
 
 
 def _round(
@@ -146,9 +120,8 @@ def _round(
 ) -> tuple[NDArray[Any], Float32s, Float32s, Float32s]:
     """Return levels, the lowest one, the distance of two, and the rounded values.
 
-    `begin` (replicas, 1, width) is where the sums of every column begin.
-
-    In NumPy: with few rows, as usual, its calls cost least.
+    `exact` are blocks (k, n, width), `begin` (k, 1, width) is where the sums of every
+    column begin. In NumPy: with few rows, as usual, its calls cost least.
     """
     top, ends = 2**bits - 1, (-1, 1, 1)
     flat = exact.reshape(len(exact), -1)

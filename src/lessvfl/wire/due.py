@@ -40,7 +40,7 @@ from lessvfl.wire import codec, control, messages
 
 TOO_MUCH = "A message must have no more bytes than are due."
 ENDS = 1 << 10  # bytes of what is beside the values: ends of coded blocks, a rate
-LONGEST = 1000  # letters of what is said of a message, which may list 100,000 widths
+LONGEST = 1000  # letters of what is said of a message
 QUERY_BYTES = 1 << 13  # of a query's arrays for each of a party's rows, the most
 
 # What each request may be answered with.
@@ -194,7 +194,7 @@ GREETING = Due({control.Hello: Bound()}, "A greeting")
 class BlockShape(NamedTuple):
     """Of what shape and in how many bits a value a block is due."""
 
-    shape: tuple[int, ...]  # (1, n, width), or (1, width)
+    shape: tuple[int, ...]  # (n, width), or (width,)
     dtype: torch.dtype
     bits: int
 
@@ -211,10 +211,7 @@ class BlockShape(NamedTuple):
                 f"A block must be of shape {self.shape}, {_name(self.dtype)}. Got "
                 f"{shape}, {dtype}."
             )
-        if fields.widths != self.shape[-1:]:
-            due = self.shape[-1:]
-            return f"A block must be of widths {due}. Got {fields.widths}."
-        if bits != self.bits:
+        if bits != self.bits and 0 not in self.shape:
             return f"A block must be in {self.bits} bits a value. Got {bits}."
         return None
 

@@ -1,14 +1,13 @@
 """The ledger: who sent whom how many bytes, in which stage, in how many rounds.
 
-Bytes are payload: elements x item size of what a message carries. Every amount is kept
-per replica, because replicas that kept different components send blocks of different
-width. Evaluation has its own stage and is never in the cost.
+Bytes are payload: elements x item size of what a message carries. Evaluation has its
+own stage and is never in the cost.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -40,40 +39,33 @@ def closed_payload(
 
 @dataclass(frozen=True)
 class BillLine:
-    """One message on the bill: bytes and values of every replica."""
+    """One message on the bill."""
 
     party: PartyId
     direction: Direction
     stage: Stage
     kind: str
-    payload_bytes: tuple[int, ...]  # (R,)
-    n_values: tuple[int, ...]  # (R,)
+    payload_bytes: int
+    n_values: int
     ahead: bool = False  # sent for a step whose gradient has not gone out yet
 
 
 @dataclass
 class Ledger:
-    """Messages by what they cost, and rounds by stage; per replica.
+    """Messages by what they cost, and rounds by stage.
 
     Equal messages are counted, not listed: a million steps make a few entries.
     """
 
-    n_replicas: int
-    rounds: dict[Stage, list[int]] = field(default_factory=dict)
+    rounds: Counter[Stage] = field(default_factory=Counter)
     messages: Counter[BillLine] = field(default_factory=Counter)
-    _passes: list[int] = field(init=False)  # values charged without a message
-    _ahead: list[BillLine] = field(default_factory=list)
+    n_passed: int = 0  # values charged without a message
     watch: Callable[[BillLine], None] = lambda line: None  # told of every message
+    _ahead: list[BillLine] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        """Start at zero."""
-        self._passes = [0] * self.n_replicas
-
-    def bill_round(self, stage: Stage, live: Sequence[bool]) -> None:
-        """Count one exchange for every replica in which a party took part."""
-        rounds = self.rounds.setdefault(stage, [0] * self.n_replicas)
-        for replica, counts in enumerate(live):
-            rounds[replica] += counts
+    def bill_round(self, stage: Stage) -> None:
+        """Count one exchange."""
+        self.rounds[stage] += 1
         if stage != "evaluate":
             self._ahead.clear()
 
@@ -87,81 +79,73 @@ class Ledger:
     def state(self) -> dict[str, Any]:
         """Return the whole bill as plain values."""
         return {
-            "rounds": {stage: list(counts) for stage, counts in self.rounds.items()},
+            "rounds": dict(self.rounds),
             "messages": [[asdict(e), count] for e, count in self.messages.items()],
-            "passes": list(self._passes),
+            "passed": self.n_passed,
             "ahead": [asdict(entry) for entry in self._ahead],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what :meth:`state` returned."""
-        self.rounds = {stage: list(some) for stage, some in state["rounds"].items()}
-        self.messages = Counter({_line_of(e): count for e, count in state["messages"]})
-        self._passes = list(state["passes"])
-        self._ahead = [_line_of(entry) for entry in state["ahead"]]
+        self.rounds = Counter(state["rounds"])
+        self.messages = Counter({BillLine(**e): n for e, n in state["messages"]})
+        self.n_passed = state["passed"]
+        self._ahead = [BillLine(**entry) for entry in state["ahead"]]
 
-    def charge_pass(self, n_values: Sequence[int]) -> None:
+    def charge_pass(self, n_values: int) -> None:
         """Charge an embedding pass that the paper bills but that no message needs."""
-        for replica, count in enumerate(n_values):
-            self._passes[replica] += count
+        self.n_passed += n_values
 
-    def payload_bytes(self, replica: int) -> int:
+    @property
+    def payload_bytes(self) -> int:
         """Return up + down so far, evaluation and what was sent ahead left out."""
-        total = sum(self.direction_bytes(replica, way) for way in ("up", "down"))
-        return total - sum(entry.payload_bytes[replica] for entry in self._ahead)
+        total = sum(self.direction_bytes(way) for way in ("up", "down"))
+        return total - sum(entry.payload_bytes for entry in self._ahead)
 
-    def direction_bytes(self, replica: int, direction: Direction) -> int:
+    def direction_bytes(self, direction: Direction) -> int:
         """Return the bytes of one direction so far, without evaluation."""
         return sum(
-            count * entry.payload_bytes[replica]
+            count * entry.payload_bytes
             for entry, count in self.messages.items()
             if entry.direction == direction and entry.stage != "evaluate"
         )
 
-    def n_rounds(self, replica: int) -> int:
+    @property
+    def n_rounds(self) -> int:
         """Return the rounds so far, without evaluation."""
-        return sum(
-            rounds[replica]
-            for stage, rounds in self.rounds.items()
-            if stage != "evaluate"
-        )
+        return sum(n for stage, n in self.rounds.items() if stage != "evaluate")
 
-    def paper_mib(self, replica: int) -> float:
+    @property
+    def paper_mib(self) -> float:
         """Return the paper's figure: embeddings up only, 4 bytes a value, in MiB."""
-        values = self._passes[replica] + sum(
-            count * entry.n_values[replica]
+        values = self.n_passed + sum(
+            count * entry.n_values
             for entry, count in self.messages.items()
             if entry.kind == "embedding" and entry.stage != "evaluate"
         )
-        values -= sum(entry.n_values[replica] for entry in self._ahead)
+        values -= sum(entry.n_values for entry in self._ahead)
         return values * BYTES / MIB
 
-    def by_stage(self, replica: int) -> dict[str, dict[str, int]]:
+    def by_stage(self) -> dict[str, dict[str, int]]:
         """Return up, down and rounds of every stage with a round."""
-        stages: dict[str, dict[str, int]] = {}
-        for stage, rounds in self.rounds.items():
-            if rounds[replica] > 0:
-                stages[stage] = {"up": 0, "down": 0, "rounds": rounds[replica]}
-        for line in self.lines(replica):
+        stages: dict[str, dict[str, int]] = {
+            stage: {"up": 0, "down": 0, "rounds": rounds}
+            for stage, rounds in self.rounds.items()
+        }
+        for line in self.lines():
             way, paid = str(line["direction"]), int(line["payload_bytes"])
             stages[str(line["stage"])][way] += paid
         return stages
 
-    def lines(self, replica: int) -> list[dict[str, str | int]]:
-        """Return the bill of one replica line by line."""
-        paid: dict[tuple[str, ...], int] = {}
+    def lines(self) -> list[dict[str, str | int]]:
+        """Return the bill line by line."""
+        paid: Counter[tuple[str, ...]] = Counter()
         for entry, count in self.messages.items():
             key = (entry.party, entry.direction, entry.stage, entry.kind)
-            paid[key] = paid.get(key, 0) + count * entry.payload_bytes[replica]
+            paid[key] += count * entry.payload_bytes
         names = ("party", "direction", "stage", "kind")
         return [
             {**dict(zip(names, key, strict=True)), "payload_bytes": n_bytes}
             for key, n_bytes in paid.items()
             if n_bytes > 0
         ]
-
-
-def _line_of(values: Mapping[str, Any]) -> BillLine:
-    """Return a line from its plain values."""
-    tuples = {name: tuple(values[name]) for name in ("payload_bytes", "n_values")}
-    return BillLine(**{**values, **tuples})

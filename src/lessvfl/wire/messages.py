@@ -9,16 +9,16 @@ Describe        down      none                         nothing
 Description     up        none (name, rows, width,     number of rows, width of the
                           version; not billed)         embedding
 Begin           down      plan (settings, 0 bytes)     how training will run
-Descend         down      gradient (R, b, E_m); rate,  dL/dh of the last batch; whether
+Descend         down      gradient (b, E_m); rate,     dL/dh of the last batch; whether
                           last (0 bytes)               training goes on
 Embed           down      which rows (0 bytes)         nothing
 Select          down      components int32 (|K_m|)     which components matter
 Query           down      arrays of a method's own     what the method's page says
                           protocol
-Embedding       up        values (R, b, E_m)           the embedding of these rows
+Embedding       up        values (b, E_m)              the embedding of these rows
 QueryReply      up        arrays of a method's own     what the method's page says
                           protocol
-Done            up        constant (R, E_m), only of   that the party kept no feature
+Done            up        constant (E_m), only of      that the party kept no feature
                           a party that kept nothing
 =============== ========= ============================ =================================
 
@@ -30,7 +30,7 @@ private: no message carries it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol, TypeGuard
 
@@ -51,28 +51,18 @@ Text = Annotated[str, Meta(max_length=4096, description="a text of up to 4096 le
 
 @dataclass(frozen=True)
 class Block:
-    """Values of every replica, and how many columns of each a run alone would send."""
+    """Values as they are sent."""
 
-    values: Tensor  # (R, n, width), or (R, width)
-    widths: tuple[int, ...]  # (R,)
+    values: Tensor  # (n, width), or (width,)
     coded: Coded | None = None  # what travels, where values go in fewer bits
 
     @classmethod
-    def in_bits(
-        cls,
-        values: Tensor,
-        widths: tuple[int, ...],
-        bits: int,
-        mask: Tensor,
-        seeds: Sequence[int],
-        *name: str | int,
-    ) -> Block:
+    def in_bits(cls, values: Tensor, bits: int, seed: int, *name: str | int) -> Block:
         """Return a block in `bits` bits a value; see :func:`coding.encode`."""
-        if bits >= 32:
-            return cls(values, widths)
-        sent = None if is_whole(values, widths) else mask
-        coded, rounded = coding.encode(values, bits, sent, seeds, *name)
-        return cls(rounded, widths, coded)
+        if bits >= 32 or not values.numel():
+            return cls(values)
+        coded, rounded = coding.encode(values, bits, seed, *name)
+        return cls(rounded, coded)
 
     @property
     def bits(self) -> int:
@@ -80,16 +70,6 @@ class Block:
         if self.coded is not None:
             return self.coded.bits
         return 8 * self.values.element_size()
-
-    def n_values(self) -> tuple[int, ...]:
-        """Return the number of values each replica sends."""
-        n_rows = self.values.shape[1] if self.values.dim() == 3 else 1
-        return tuple(n_rows * width for width in self.widths)
-
-
-def is_whole(values: Tensor, widths: tuple[int, ...]) -> bool:
-    """Tell whether all replicas send all columns, and there are any values."""
-    return values.numel() > 0 and all(width == values.shape[2] for width in widths)
 
 
 @dataclass(frozen=True)
@@ -141,7 +121,7 @@ class Embed:
 class Select:
     """Send K_m (None: all components) and have the party select its features."""
 
-    components: tuple[tuple[int, ...], ...] | None  # K_m of every replica
+    components: tuple[int, ...] | None  # K_m
     plan: SelectPlan | ShadowPlan
 
     @property
@@ -156,7 +136,7 @@ class Query:
 
     stage: Stage
     step: Natural  # of the stage, from 0
-    arrays: tuple[Tensor, ...] = ()  # with a first axis R
+    arrays: tuple[Tensor, ...] = ()
     # The number formats and shapes of the answer, known to the server alone; None: the
     # party selects its features, and the stage is over.
     expects: tuple[ArrayFormat, ...] | None = None
@@ -197,8 +177,8 @@ class Done:
     """The stage is over; a party that kept nothing may say so and leave a constant."""
 
     stage: Stage
-    silent: tuple[bool, ...]  # (R,), True: send me nothing from now on
-    constant: Block | None = None  # (R, E_m), what a silent party contributes
+    silent: bool = False  # True: send me nothing from now on
+    constant: Block | None = None  # (E_m,), what a silent party contributes
 
 
 @dataclass(frozen=True)
@@ -206,7 +186,7 @@ class QueryReply:
     """What a party answers in a method's own protocol."""
 
     stage: Stage
-    arrays: tuple[Tensor, ...]  # with a first axis R
+    arrays: tuple[Tensor, ...]
     n_scored: int = 0  # values about a test row that a sum tells; does not travel
 
 

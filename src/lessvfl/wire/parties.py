@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,23 +17,23 @@ from lessvfl.wire.ledger import BillLine, Direction, Ledger
 
 
 def bill_line(
-    party: PartyId, message: messages.Request | messages.Reply, live: tuple[bool, ...]
+    party: PartyId, message: messages.Request | messages.Reply
 ) -> BillLine | None:
-    """Return what a message costs the replicas that are live; None: nothing."""
+    """Return what a message costs; None: nothing."""
     match message:
         case messages.Descend(stage, block, _, _):
-            return _line(party, "down", stage, "gradient", _size(block), live)
+            return _line_of_block(party, "down", stage, "gradient", block)
         case messages.Select(components, plan) if components is not None:
-            counts = tuple(len(kept) for kept in components)
-            return _line(party, "down", plan.stage, "components", (counts, 32), live)
+            n = len(components)
+            return BillLine(party, "down", plan.stage, "components", 4 * n, n)
         case messages.Embedding(stage, block, ahead):
-            return _line(party, "up", stage, "embedding", _size(block), live, ahead)
+            return _line_of_block(party, "up", stage, "embedding", block, ahead)
         case messages.Done(stage, _, constant) if constant is not None:
-            return _line(party, "up", stage, "constant", _size(constant), live)
+            return _line_of_block(party, "up", stage, "constant", constant)
         case messages.Query(stage, _, arrays) if arrays:
-            return _line_of_arrays(party, "down", stage, "query", arrays, live)
+            return _line_of_arrays(party, "down", stage, "query", arrays)
         case messages.QueryReply(stage, arrays):
-            return _line_of_arrays(party, "up", stage, "answer", arrays, live)
+            return _line_of_arrays(party, "up", stage, "answer", arrays)
     return None
 
 
@@ -44,35 +43,26 @@ def _line_of_arrays(
     stage: Stage,
     kind: str,
     arrays: Sequence[Tensor],
-    live: tuple[bool, ...],
 ) -> BillLine:
-    """Return the line of arrays (R, ...) as they are."""
-    n_bytes = sum(array.nbytes for array in arrays) // len(live)
-    n_values = sum(array.numel() for array in arrays) // len(live)
-    paid, values = (tuple(n * on for on in live) for n in (n_bytes, n_values))
-    return BillLine(party, direction, stage, kind, paid, values)
+    """Return the line of arrays as they are."""
+    n_bytes = sum(array.nbytes for array in arrays)
+    n_values = sum(array.numel() for array in arrays)
+    return BillLine(party, direction, stage, kind, n_bytes, n_values)
 
 
-def _size(block: messages.Block) -> tuple[tuple[int, ...], int]:
-    return block.n_values(), block.bits
-
-
-@functools.lru_cache(maxsize=4096)
-def _line(
+def _line_of_block(
     party: PartyId,
     direction: Direction,
     stage: Stage,
     kind: str,
-    size: tuple[tuple[int, ...], int],
-    live: tuple[bool, ...],
+    block: messages.Block,
     ahead: bool = False,
 ) -> BillLine:
-    """Return one line of the bill; the same message costs the same every step."""
-    counts, bits = size
-    values = tuple(n * on for n, on in zip(counts, live, strict=True))
-    ends = coding.END_BYTES if bits < 32 else 0
-    paid = tuple(coding.n_bytes(n, bits) + ends * (n > 0) for n in values)
-    return BillLine(party, direction, stage, kind, paid, values, ahead)
+    """Return the line of a block, in as many bits as it is sent."""
+    n_values, bits = block.values.numel(), block.bits
+    ends = coding.END_BYTES if bits < 32 and n_values else 0
+    n_bytes = coding.n_bytes(n_values, bits) + ends
+    return BillLine(party, direction, stage, kind, n_bytes, n_values, ahead)
 
 
 @dataclass
@@ -87,10 +77,7 @@ class Parties:
     ledger: Ledger  # takes the bill
     sizes: dict[PartyId, int] = field(init=False)
     n_samples: int = field(init=False)
-    _widths: dict[PartyId, tuple[int, ...]] = field(init=False)
-    _silent: dict[PartyId, tuple[bool, ...]] = field(init=False)
     constants: dict[PartyId, Tensor] = field(init=False)  # of silent parties
-    _masks: dict[PartyId, Tensor] = field(init=False)  # components of every replica
     components: dict[PartyId, Tensor] = field(init=False)  # of those at the start
     _described: dict[PartyId, int] = field(init=False)  # sizes at the start
 
@@ -120,19 +107,12 @@ class Parties:
             self.sizes[name] = reply.embedding_size
         assert first is not None
         self.n_samples = first.n_samples
-        n_replicas = self.ledger.n_replicas
-        self._widths = {name: (self.sizes[name],) * n_replicas for name in self.names}
-        self._silent = dict.fromkeys(self.names, (False,) * n_replicas)
         self.constants = {}
-        self._masks = {
-            name: torch.ones(n_replicas, size, dtype=torch.bool)
-            for name, size in self.sizes.items()
-        }
-        self.components = dict(self._masks)
+        self.components = {name: _everything(n) for name, n in self.sizes.items()}
         self._described = dict(self.sizes)
 
     def begin(self, plan: TrainPlan, done: int = 0) -> list[Tensor]:
-        """Start a stage of training; return the first batch's blocks (R, b, E_m).
+        """Start a stage of training; return the first batch's blocks (b, E_m).
 
         After `done` steps, the blocks of the next batch are sent again; they have been
         billed already.
@@ -146,17 +126,17 @@ class Parties:
         self,
         plan: TrainPlan,
         step: int,
-        seeds: Sequence[int],
+        seed: int,
         gradient: Tensor,
         rate: float = 1.0,
         last: bool = False,
     ) -> list[Tensor]:
-        """Send dL/dH (R, b, E); return the next batch's blocks, none at the end."""
+        """Send dL/dH (b, E); return the next batch's blocks, none at the end."""
         sizes = [self.sizes[name] for name in self.names]
-        own = dict(zip(self.names, torch.split(gradient, sizes, dim=2), strict=True))
+        parts = dict(zip(self.names, torch.split(gradient, sizes, dim=1), strict=True))
         requests: dict[PartyId, messages.Billed] = {
             name: messages.Descend(plan.stage, block, rate, last)
-            for name, block in self._down(plan, step, seeds, own).items()
+            for name, block in self._down(plan, step, seed, parts).items()
         }
         replies = self._exchange(requests)
         if any(isinstance(reply, messages.Done) for reply in replies.values()):
@@ -168,7 +148,7 @@ class Parties:
         self,
         plan: TrainPlan,
         step: int,
-        seeds: Sequence[int],
+        seed: int,
         gradients: Mapping[PartyId, Tensor],
     ) -> dict[PartyId, messages.Block]:
         """Return the gradient of every party that takes part, as it is sent.
@@ -176,24 +156,16 @@ class Parties:
         Blocks of one shape are rounded together.
         """
         names = self.active()
-        own = [gradients[name].contiguous() for name in names]
-        widths = [self._widths[name] for name in names]
+        parts = [gradients[name].contiguous() for name in names]
         streams = [("down", plan.stage, name, step) for name in names]
-        alike = len({values.shape for values in own}) == 1
-        if plan.bits < 32 and alike and all(map(messages.is_whole, own, widths)):
-            encoded = coding.encode_alike(own, plan.bits, seeds, streams)
-            blocks = [
-                messages.Block(rounded, width, coded)
-                for (coded, rounded), width in zip(encoded, widths, strict=True)
-            ]
+        alike = len({values.shape for values in parts}) == 1
+        if plan.bits < 32 and alike and parts[0].numel():
+            encoded = coding.encode_alike(parts, plan.bits, seed, streams)
+            blocks = [messages.Block(rounded, coded) for coded, rounded in encoded]
         else:
             blocks = [
-                messages.Block.in_bits(
-                    values, width, plan.bits, self._masks[name], seeds, *stream
-                )
-                for name, values, width, stream in zip(
-                    names, own, widths, streams, strict=True
-                )
+                messages.Block.in_bits(values, plan.bits, seed, *stream)
+                for values, stream in zip(parts, streams, strict=True)
             ]
         return dict(zip(names, blocks, strict=True))
 
@@ -205,36 +177,32 @@ class Parties:
         bits: int = 32,
         part: int = 0,
     ) -> list[Tensor]:
-        """Return the blocks (R, N, E_m) of a part of the rows in order, or of some."""
+        """Return the blocks (N, E_m) of a part of the rows in order, or of some."""
         requests = dict.fromkeys(
             self.active(), messages.Embed(stage, rows, n_rows, bits, part)
         )
         return self._blocks(self._exchange(requests))
 
     def embed_all(self, bits: int) -> Tensor:
-        """Return the embeddings of all training rows, (R, N, E): H of stage 2."""
+        """Return the embeddings of all training rows, (N, E): H of stage 2."""
         n_parts = len(parts(self.n_samples))
         blocks = (
             self.embed("embed", "train", bits=bits, part=part)
             for part in range(n_parts)
         )
         joined = [concatenate(some) for some in blocks]
-        return joined[0] if n_parts == 1 else torch.cat(joined, dim=1)
+        return joined[0] if n_parts == 1 else torch.cat(joined)
 
     def select_features(
         self, kept: Tensor | None, plan: SelectPlan | ShadowPlan
     ) -> None:
-        """Send K_m out of `kept` (R, E), or None for all; every party selects alone."""
+        """Send K_m out of `kept` (E,), or None for all; every party selects alone."""
         requests: dict[PartyId, messages.Billed] = {}
         for name, mask in self._by_party(kept).items():
             components = None
             if mask is not None:
-                components = tuple(
-                    tuple(int(k) for k in row.nonzero().flatten()) for row in mask.cpu()
-                )
-                self.sizes[name] = int(mask.any(dim=0).sum())
-                self._widths[name] = tuple(len(some) for some in components)
-                self._masks[name] = mask[:, mask.any(dim=0)].cpu()
+                components = tuple(mask.nonzero().flatten().tolist())
+                self.sizes[name] = len(components)
                 self.components[name] = mask.cpu()
             requests[name] = messages.Select(components, plan)
         self._finish(self._exchange(requests))
@@ -272,9 +240,7 @@ class Parties:
         """Learn that parties have other components from the end of a stage on."""
         for name, size in sizes.items():
             self.sizes[name] = size
-            self._widths[name] = (size,) * self.ledger.n_replicas
-            every = torch.ones(self.ledger.n_replicas, size, dtype=torch.bool)
-            self._masks[name] = self.components[name] = every
+            self.components[name] = _everything(size)
 
     def query_last(
         self,
@@ -295,9 +261,6 @@ class Parties:
         return {
             "described": self._described,
             "sizes": self.sizes,
-            "widths": {name: list(some) for name, some in self._widths.items()},
-            "silent": {name: list(some) for name, some in self._silent.items()},
-            "masks": {name: mask.tolist() for name, mask in self._masks.items()},
             "components": {name: m.tolist() for name, m in self.components.items()},
             "ledger": self.ledger.state(),
         }
@@ -313,40 +276,31 @@ class Parties:
                     f"before the break. Got {self.sizes[name]}."
                 )
         self.sizes = dict(state["sizes"])
-        self._widths = {name: tuple(some) for name, some in state["widths"].items()}
-        self._silent = {name: tuple(some) for name, some in state["silent"].items()}
         self.constants = dict(constants)
-        self._masks, self.components = (
-            {
-                name: torch.tensor(mask, dtype=torch.bool).view(len(mask), -1)
-                for name, mask in state[which].items()
-            }
-            for which in ("masks", "components")
-        )
+        self.components = {
+            name: torch.tensor(mask, dtype=torch.bool)
+            for name, mask in state["components"].items()
+        }
         self.ledger.restore(state["ledger"])
 
     def charge_pass(self) -> None:
         """Charge the paper's figure, not the bill, for one pass over all rows."""
         for name in self.names:
-            self.ledger.charge_pass([n * self.n_samples for n in self._widths[name]])
-
-    def component_counts(self) -> dict[PartyId, tuple[int, ...]]:
-        """Return how many components each party has left, (R,) each."""
-        return dict(self._widths)
+            self.ledger.charge_pass(self.sizes[name] * self.n_samples)
 
     def _by_party(self, kept: Tensor | None) -> dict[PartyId, Tensor | None]:
         if kept is None:
             return dict.fromkeys(self.active())
         sizes = [self.sizes[name] for name in self.names]
-        return dict(zip(self.names, torch.split(kept, sizes, dim=1), strict=True))
+        return dict(zip(self.names, torch.split(kept, sizes), strict=True))
 
     def active(self) -> list[PartyId]:
         """Return the parties that contribute more than a constant."""
-        return [name for name in self.names if not all(self._silent[name])]
+        return [name for name in self.names if name not in self.constants]
 
-    def silent(self, replica: int) -> list[PartyId]:
-        """Return the parties that kept nothing in a replica, and give a constant."""
-        return [name for name in self.names if self._silent[name][replica]]
+    def silent(self) -> list[PartyId]:
+        """Return the parties that kept nothing, and give a constant."""
+        return [name for name in self.names if name in self.constants]
 
     def _exchange(
         self, requests: Mapping[PartyId, messages.Billed]
@@ -354,23 +308,17 @@ class Parties:
         """Exchange messages and bill them."""
         if not requests:
             return {}
-        live = {name: tuple(not s for s in self._silent[name]) for name in requests}
-        stage = next(iter(requests.values())).stage
-        self.ledger.bill_round(
-            stage, [any(some) for some in zip(*live.values(), strict=True)]
-        )
-        self._bill(requests, live)
+        self.ledger.bill_round(next(iter(requests.values())).stage)
+        self._bill(requests)
         replies = self.transport.exchange(requests)
-        self._bill(replies, live)
+        self._bill(replies)
         return replies
 
     def _bill(
-        self,
-        messages: Mapping[PartyId, messages.Request | messages.Reply],
-        live: Mapping[PartyId, tuple[bool, ...]],
+        self, messages: Mapping[PartyId, messages.Request | messages.Reply]
     ) -> None:
         for party, message in messages.items():
-            line = bill_line(party, message, live[party])
+            line = bill_line(party, message)
             if line is not None:
                 self.ledger.bill(line)
 
@@ -385,14 +333,13 @@ class Parties:
                     f"Party '{name}' must reply with an embedding. "
                     f"Got {type(reply).__name__}."
                 )
-            n_rows = reply.block.values.shape[1]
+            n_rows = len(reply.block.values)
         for name in self.names:
             reply_or_none = replies.get(name)
             if isinstance(reply_or_none, messages.Embedding):
                 blocks.append(reply_or_none.block.values)
             else:
-                constant = self.constants[name]
-                blocks.append(constant.unsqueeze(1).expand(-1, n_rows, -1))
+                blocks.append(self.constants[name].expand(n_rows, -1))
         return blocks
 
     def _finish(self, replies: Mapping[PartyId, messages.Reply]) -> None:
@@ -402,11 +349,14 @@ class Parties:
                     f"Party '{name}' must end the stage as the others do. "
                     f"Got {type(reply).__name__}."
                 )
-            self._silent[name] = reply.silent
             if reply.constant is not None:
                 self.constants[name] = reply.constant.values
 
 
 def concatenate(blocks: Sequence[Tensor]) -> Tensor:
-    """Join the parties' blocks into the fusion network's input, (R, n, E)."""
-    return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks), dim=2)
+    """Join the parties' blocks into the fusion network's input, (n, E)."""
+    return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks), dim=1)
+
+
+def _everything(n_components: int) -> Tensor:
+    return torch.ones(n_components, dtype=torch.bool)

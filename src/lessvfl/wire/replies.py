@@ -15,7 +15,7 @@ from lessvfl.wire.parties import Parties
 
 
 class ReplyRules:
-    """What replies in one run with one replica must be like."""
+    """What replies in one run must be like."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class ReplyRules:
         offer: int = 0,  # the most bytes of one in the alignment
     ) -> None:
         self.n_train, self.n_test = n_rows
-        self._seeds, self._blocks = (seed,), blocks  # which say what is held out
+        self._seed, self._blocks = seed, blocks  # which say what is held out
         self.embedding_size = embedding_size  # the most, at the start
         self.dtype = dtype
         self.server: Parties | None = None  # once the parties are described
@@ -50,9 +50,7 @@ class ReplyRules:
         n_rows = self._rows_due(party, request)
         if n_rows is None:
             return Due({messages.Done: self._end(party, request, size)})
-        block = BlockShape(
-            (1, n_rows, size), self.dtype, self._bits_due(party, request)
-        )
+        block = BlockShape((n_rows, size), self.dtype, self._bits_due(party, request))
         is_ahead = not isinstance(request, messages.Embed)
         return Due({messages.Embedding: due.embedding(block, request.stage, is_ahead)})
 
@@ -72,22 +70,22 @@ class ReplyRules:
         """Return the bound of the end of a stage: of a silent party, its constant."""
         asks = isinstance(request, messages.Select | messages.Query)
         may_remove = asks or self._at[party][0].selects
-        constant = BlockShape((1, size), self.dtype, 8 * self.dtype.itemsize)
+        constant = BlockShape((size,), self.dtype, 8 * self.dtype.itemsize)
 
         def complaint(end: codec.Fields, specs: codec.Specs) -> str | None:
             if end.stage != request.stage:
                 return f"A reply must be of stage {request.stage}. Got {end.stage}."
-            if end.silent[:1] == (True,) and not may_remove:
+            if end.silent and not may_remove:
                 return (
                     "A party must not fall silent where nothing is removed. Got its "
                     "end."
                 )
-            if end.silent != (end.widths is not None,):
-                left = "no constant" if end.widths is None else "a constant"
+            if end.silent is not bool(specs):
+                left = "a constant" if specs else "no constant"
                 return (
                     f"A silent party must leave a constant. Got {end.silent}, {left}."
                 )
-            return None if end.widths is None else constant.complaint(end, specs)
+            return constant.complaint(end, specs) if specs else None
 
         return Bound(constant.n_bytes, complaint)
 
@@ -107,8 +105,7 @@ class ReplyRules:
                 return None
         plan, done = self._at[party]
         if plan not in self._batches:
-            own = plan.batches(self.n_train, self._seeds, self._blocks)
-            self._batches = {plan: own}
+            self._batches = {plan: plan.batches(self.n_train, self._seed, self._blocks)}
         batches = self._batches[plan]
         if done == batches.n_steps(plan.n_epochs):
             return None

@@ -22,7 +22,7 @@ from lessvfl import data, methods, settings
 from lessvfl.data import DataConfig, Dataset
 from lessvfl.run import profiles, simulate, target
 from lessvfl.run.profiles import Settings
-from lessvfl.run.simulate import Job, Replica
+from lessvfl.run.simulate import Job
 from lessvfl_bench.paper import plan
 from lessvfl_bench.study import alone, telling_unfit
 
@@ -39,7 +39,6 @@ SCORES = ("accuracy", "balanced_accuracy", "auc")
 POINT = ("accuracy", "balanced_accuracy", "removed_share", "payload_bytes", "rounds")
 
 Trial = Mapping[str, Any]  # lambdas, and what came of them on rows held out
-ServerLambdas = tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -130,41 +129,33 @@ def _line(numbers: Mapping[str, Any]) -> dict[str, Any]:
 @telling_unfit
 @alone()
 def try_lambdas(
-    cell: Cell, lam_servers: ServerLambdas, device: str, folder: Path | None
+    cell: Cell, lam_server: float | None, device: str, folder: Path | None
 ) -> dict[str, Any]:
-    """Try the paper's lambdas of the parties, with some of the server's, as one batch.
+    """Try the paper's lambdas of the parties, with one of the server's or none.
 
-    A fifth of the training rows is held out; the others learn. A training that ends by
-    itself (``watched``) would end one run at a time: here it goes to its end.
+    A fifth of the training rows is held out; the others learn.
     """
     dataset = data.load(cell.data, data_dir=folder)
-    own = settings_of(cell, dataset)
-    if own.config.schedule == "watched":
-        config = dataclasses.replace(own.config, schedule="cosine")
-        own = dataclasses.replace(own, config=config)
-    own_rows = training_rows(dataset, own.data, CHOICE_SEED)
-    parties, share = PARTIES.get(cell.data), cell.spurious
-    job = Job(own_rows, own, parties, share, device=device)
-    replicas = [
-        Replica(CHOICE_SEED, lam, lam_server)
-        for lam_server in lam_servers
-        for lam in plan.published()["grid"]["lam_party"]
-    ]
-    found = (run.numbers for run in simulate.simulate(job, replicas))
-    return {
-        "trials": [
-            {
-                "lambdas": {
-                    name: lam
-                    for name in ("lam_party", "lam_server")
-                    if (lam := getattr(replica, name)) is not None
-                },
-                "accuracy": numbers["accuracy"]["final"],
-                "removed_share": numbers["spurious"]["removed_share"],
-            }
-            for replica, numbers in zip(replicas, found, strict=True)
-        ]
-    }
+    rows = training_rows(dataset, settings_of(cell, dataset).data, CHOICE_SEED)
+    trials = []
+    for lam_party in plan.published()["grid"]["lam_party"]:
+        lambdas = {"lam_party": lam_party, "lam_server": lam_server}
+        lambdas = {name: lam for name, lam in lambdas.items() if lam is not None}
+        chosen = dataclasses.replace(cell, lambdas=tuple(lambdas.items()))
+        job = Job(
+            rows,
+            settings_of(chosen, dataset),
+            PARTIES.get(cell.data),
+            cell.spurious,
+            device=device,
+        )
+        (one,) = simulate.simulate(job, [CHOICE_SEED])
+        accuracy = one.numbers["accuracy"]["final"]
+        removed = one.numbers["spurious"]["removed_share"]
+        trials.append(
+            {"lambdas": lambdas, "accuracy": accuracy, "removed_share": removed}
+        )
+    return {"trials": trials}
 
 
 def choose(trials: Sequence[Trial]) -> dict[str, Trial]:
@@ -179,16 +170,17 @@ def choose(trials: Sequence[Trial]) -> dict[str, Trial]:
     return {rule: max(some, key=score) for rule, some in by_rule.items()}
 
 
-def server_lambdas(method: str, device: str) -> list[ServerLambdas]:
-    """Return the paper's lambdas of the server, by batch; None where there are none.
+def server_lambdas(method: str) -> Sequence[float | None]:
+    """Return the paper's lambdas of the server; one None where parties alone have some.
 
-    A CPU tries them one by one, on all its cores; elsewhere a step costs about the same
-    for one as for all. A method that has no lambda at all has an empty list.
+    A method that has no lambda at all has an empty list.
     """
     if method not in LASSOS:
         return []
-    grid = plan.published()["grid"]["lam_server"] if method == "less-vfl" else [None]
-    return [(lam,) for lam in grid] if device == "cpu" else [tuple(grid)]
+    if method != "less-vfl":
+        return [None]
+    grid: list[float] = plan.published()["grid"]["lam_server"]
+    return grid
 
 
 def training_rows(dataset: Dataset, config: DataConfig, seed: int) -> Dataset:

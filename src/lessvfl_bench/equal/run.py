@@ -97,16 +97,16 @@ class _Bench:
         """Choose the lambdas of every method that has some."""
         own = self.contest
         need = [
-            (cell, lams)
+            (cell, lam)
             for cell in self._cells()
-            for lams in cells.server_lambdas(cell.method, own.device)
+            for lam in cells.server_lambdas(cell.method)
         ]
         attempt = partial(cells.try_lambdas, device=own.device, folder=own.data_dir)
         found = self._gather(attempt, need, call, "lam_server")
         trials: dict[Cell, list[Any]] = {}
-        for cell, lams in need:  # in the order of the grid
+        for cell, lam in need:  # in the order of the grid
             if cell.data not in self.unfit:
-                trials.setdefault(cell, []).extend(found[cell, lams]["trials"])
+                trials.setdefault(cell, []).extend(found[cell, lam]["trials"])
         return {cell: cells.choose(some) for cell, some in trials.items()}
 
     def runs(

@@ -1,6 +1,6 @@
 """The paper's grid as one batched program.
 
-Seeds x pre-training lengths x lambda_s x lambda_m are replicas of one set of tensors:
+Seeds x pre-training lengths x lambda_s x lambda_m are axes of one set of tensors:
 pre-training runs once a seed and is branched after every epoch; stage 2 runs for all
 lambda_s at once; stage 3 for all (K_m, lambda_m) at once, equal ones once; joint
 training for all survivors at once. The numbers are those of ``lessvfl run`` but for the
@@ -212,13 +212,13 @@ def run_group_lasso(scene: Scene, specs: Sequence[Spec], curve: bool = True) -> 
     def after_epoch(epoch: int) -> None:
         if curve:
             points.add(model)
-            points.add_features(stages.feature_norms(model.nets) > 0)
+            points.add_features(stages.features_left(model.nets))
 
     n_epochs = int(config.joint_epochs)
     stages.train_jointly(
         scene, model, config, "joint_lasso", n_epochs, after_epoch, lam
     )
-    model.features = stages.feature_norms(model.nets) > 0
+    model.features = stages.features_left(model.nets)
     shape = (P, S, G, scene.n_components)
     model.components = torch.ones(shape, dtype=torch.bool, device=device)
     model.empty = ~model.features.any(dim=3) | ~model.components.any(dim=3)

@@ -15,17 +15,32 @@ from torch import Tensor
 from lessvfl.core.plans import Batches, Rows
 from lessvfl.core.solve import RunEpoch, Schedule, Step
 
+SideBySide = Sequence[Batches] | Sequence[Sequence[Batches]]  # alike but for their rows
+
+
+def first_of(batches: SideBySide) -> Batches:
+    """Return the first of batches, whose sizes all others have."""
+    first = batches[0]
+    return first if isinstance(first, Batches) else first[0]
+
+
+def _order(batches: Batches | SideBySide, epoch: int) -> Tensor:
+    """Return the order of the rows in an epoch, (S, N) or (P, S, N)."""
+    if isinstance(batches, Batches):
+        return batches.order(epoch, torch.device("cpu"))
+    return torch.stack([_order(one, epoch) for one in batches])
+
 
 def captured(
-    batches: Sequence[Batches],
+    batches: SideBySide,
     params: Sequence[Tensor],
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Schedule:
     """Run epochs as replays of a graph on CUDA, step by step elsewhere.
 
-    Rows are those of one set of batches for all, or of one for each party: slices where
-    the order never changes, else indices (S, b), or (P, S, b) of all parties. A step
-    changes `params`, and the state of `optimizer`. Losses are not handed on.
+    Batches are those of each seed, or of each party and seed: rows are slices where the
+    order never changes, else indices (S, b), or (P, S, b). A step changes `params`, and
+    the state of `optimizer`. Losses are not handed on.
     """
 
     def schedule(step: Step) -> RunEpoch:
@@ -36,16 +51,16 @@ def captured(
 
 @dataclass
 class _Loop:
-    batches: Sequence[Batches]
+    batches: SideBySide
     step: Step
     params: Sequence[Tensor]
     optimizer: torch.optim.Optimizer | None
 
     def __post_init__(self) -> None:
         self.device = self.params[0].device
-        first = self.batches[0]
+        first = first_of(self.batches)
         if first.row_order == "shuffle":
-            self._order = self._new_order(0).to(self.device)
+            self._order = _order(self.batches, 0).to(self.device)
             starts = range(0, first.n_samples, first.batch_size)
             parts = [self._order[..., s : s + first.batch_size] for s in starts]
             self._rows: list[Rows] = [*parts]
@@ -55,18 +70,10 @@ class _Loop:
 
     def epoch(self, index: int) -> list[Tensor]:
         """Run one epoch."""
-        if self.batches[0].row_order == "shuffle":
-            self._order.copy_(self._new_order(index))
+        if first_of(self.batches).row_order == "shuffle":
+            self._order.copy_(_order(self.batches, index))
         self._replay()
         return []
-
-    def _new_order(self, epoch: int) -> Tensor:
-        """Return the order of the rows, (S, N) or (P, S, N)."""
-        orders = []
-        for batches in self.batches:
-            order = batches.order(epoch, torch.device("cpu"))
-            orders.append(order.expand(len(batches.seeds), -1))
-        return orders[0] if len(orders) == 1 else torch.stack(orders)
 
     def _run(self) -> None:
         for rows in self._rows:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lessvfl.core.network import MLP
+from lessvfl.core.network import MLP, Network
 from lessvfl_bench.paper.nets import ALIGNED, Stack, leaf, side_by_side
 from lessvfl_bench.paper.scene import Scene
 
@@ -35,17 +35,19 @@ class Model:
     @classmethod
     def create(cls, scene: Scene) -> Model:
         """Draw the networks of every seed, as ``lessvfl run`` does; G = 1."""
-        tables, build = scene.tables, scene.builder()
+        tables, builders = scene.tables, scene.builders()
         parties = [
-            build.party_network(name, width)
+            [_drawn(build.party_network(name, width)) for build in builders]
             for name, width in zip(tables.names, tables.widths, strict=True)
         ]
         n_components = len(parties) * scene.n_components
-        fusion = build.fusion_network(n_components, tables.n_outputs)
-        assert isinstance(fusion, MLP)
-        D = tables.X.shape[3] - ALIGNED
-        w, b = fusion.weights[0].detach(), fusion.biases[0].detach()
-        return cls(Stack.of(parties, D), w.unsqueeze(1), b.unsqueeze(1)).copy()
+        fusion = [
+            _drawn(build.fusion_network(n_components, tables.n_outputs))
+            for build in builders
+        ]
+        w = torch.stack([net.weights[0].detach() for net in fusion]).unsqueeze(1)
+        b = torch.stack([net.biases[0].detach() for net in fusion]).unsqueeze(1)
+        return cls(Stack.of(parties, tables.X.shape[3] - ALIGNED), w, b).copy()
 
     def copy(self) -> Model:
         """Return trainable copies of the networks."""
@@ -137,3 +139,9 @@ class Model:
             other = self.constant.unsqueeze(3)
         h = torch.where(self.empty.view(*self.empty.shape, 1, 1), other, h)
         return h * self.components.unsqueeze(3)
+
+
+def _drawn(net: Network) -> MLP:
+    """Return a network that settings describe: no other is in the grid."""
+    assert isinstance(net, MLP)
+    return net

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lessvfl.core import linear
 from lessvfl.core.linear import LinearMap
-from lessvfl.core.network import MLP, Network
+from lessvfl.core.network import MLP
 from lessvfl.core.passes import ACTIVATIONS
 
 ALIGNED = 8  # columns are padded to a multiple of this, and so is the one
@@ -35,20 +35,19 @@ class Stack:
         self.activation = activation
 
     @classmethod
-    def of(cls, parties: Sequence[Network], n_columns: int) -> Stack:
-        """Stack one network a party (R = S seeds each); G = 1."""
-        nets = [net for net in parties if isinstance(net, MLP)]
+    def of(cls, parties: Sequence[Sequence[MLP]], n_columns: int) -> Stack:
+        """Stack the networks of every party and seed; G = 1."""
         weights, biases = [], []
-        for layer in range(len(nets[0].weights)):
-            width = n_columns if layer == 0 else nets[0].weights[layer].shape[2]
+        for layer, like in enumerate(parties[0][0].weights):
+            width = n_columns if layer == 0 else like.shape[1]
             padded = [
-                torch.nn.functional.pad(w, (0, width - w.shape[2]))
-                for w in (net.weights[layer].detach() for net in nets)
+                [_widened(net.weights[layer].detach(), width) for net in seeds]
+                for seeds in parties
             ]
-            weights.append(torch.stack(padded).unsqueeze(2))
-            offsets = [net.biases[layer].detach() for net in nets]
-            biases.append(torch.stack(offsets).unsqueeze(2))
-        return cls(weights, biases, nets[0].activation)
+            offsets = [[net.biases[layer].detach() for net in s] for s in parties]
+            weights.append(stacked(padded).unsqueeze(2))
+            biases.append(stacked(offsets).unsqueeze(2))
+        return cls(weights, biases, parties[0][0].activation)
 
     @classmethod
     def join(cls, stacks: Sequence[Stack]) -> Stack:
@@ -66,17 +65,9 @@ class Stack:
         """Tell whether the network is one linear map."""
         return ACTIVATIONS[self.activation] is None
 
-    @property
-    def input_weights(self) -> Tensor:
-        """Return all first layers side by side, (P S G, out, in)."""
-        return self.weights[0].detach().flatten(0, 2)
-
     def parameters(self) -> list[Tensor]:
         """Return every parameter."""
         return [*self.weights, *self.biases]
-
-    def train(self, mode: bool) -> None:
-        """Do nothing: no layer here changes between training and use."""
 
     def take(self, index: Tensor) -> Stack:
         """Return trainable copies of the settings `index` (P, S, G) names."""
@@ -117,6 +108,16 @@ class Stack:
         for w, b in zip(self.weights[1:], self.biases[1:], strict=True):
             h = (h if act is None else act(h)) @ w.mT + b.unsqueeze(3)
         return h
+
+
+def stacked(values: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Return values of every party and seed as one tensor, (P, S, ...)."""
+    return torch.stack([torch.stack(list(seeds)) for seeds in values])
+
+
+def _widened(w: Tensor, width: int) -> Tensor:
+    """Return weights (out, in) with zeros for columns that a party lacks."""
+    return torch.nn.functional.pad(w, (0, width - w.shape[1]))
 
 
 def pick(values: Tensor, index: Tensor) -> Tensor:

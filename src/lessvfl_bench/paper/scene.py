@@ -164,16 +164,19 @@ class Scene:
         """Return the method's own settings, its batches no larger than the table."""
         return clamp_batch(self.settings(method).config, self.tables.X.shape[2])
 
-    def builder(self) -> Builder:
-        """Return what builds the networks of every seed."""
-        return Builder(self.settings("plain"), self.seeds, self.device)
+    def builders(self) -> list[Builder]:
+        """Return what builds the networks of each seed."""
+        settings = self.settings("plain")
+        return [Builder(settings, seed, self.device) for seed in self.seeds]
 
     @property
     def n_components(self) -> int:
         """Return the components of a party's embedding."""
         return self.settings("plain").net.embedding_size
 
-    def batches(self, config: Any, stage: Stage, *who: str) -> Batches:
-        """Return the mini-batches of a stage."""
-        name, n_rows = (stage, *who), self.tables.X.shape[2]
-        return Batches(n_rows, config.batch_size, self.seeds, name, config.row_order)
+    def batches(self, config: Any, stage: Stage, *who: str) -> list[Batches]:
+        """Return the mini-batches of a stage, of each seed."""
+        n_rows, size, name = self.tables.X.shape[2], config.batch_size, (stage, *who)
+        return [
+            Batches(n_rows, size, seed, name, config.row_order) for seed in self.seeds
+        ]

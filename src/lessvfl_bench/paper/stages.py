@@ -7,7 +7,7 @@ T, rows N, components E, classes C.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lessvfl import algorithm
 from lessvfl.core import metrics
-from lessvfl.core.linear import BatchMoments
-from lessvfl.core.losses import proxy_loss, risk
+from lessvfl.core.linear import Quadratic
+from lessvfl.core.losses import proxy_loss, row_losses
 from lessvfl.core.plans import Batches, Rows, SelectPlan
-from lessvfl.core.prox import GroupLasso
-from lessvfl.core.solve import Step, minimise, optimizer_step
+from lessvfl.core.prox import GroupLasso, leading
+from lessvfl.core.solve import Schedule, Step, minimise, optimizer_step, prox_step
 from lessvfl.terms import Stage
-from lessvfl_bench.paper.loop import captured
+from lessvfl_bench.paper.loop import captured, first_of
 from lessvfl_bench.paper.model import Model
 from lessvfl_bench.paper.nets import Stack, leaf, side_by_side
 from lessvfl_bench.paper.scene import Scene
@@ -43,9 +42,10 @@ def _take(table: Tensor, rows: Rows) -> Tensor:
     return table[(*places, rows)]
 
 
-def _labels(scene: Scene, rows: Rows) -> Tensor:
-    """Return labels (S, b, 1) for the risk of logits (S, b, G, C)."""
-    return _take(scene.tables.labels.unsqueeze(2), rows)
+def _risk(scene: Scene, z: Tensor, rows: Rows) -> Tensor:
+    """Return R_B, (S, G), of logits (S, b, G, C)."""
+    labels = _take(scene.tables.labels.unsqueeze(2), rows)
+    return row_losses(z, labels, scene.tables.task).mean(dim=1)
 
 
 # --------------------------------------------------------------------------- evaluation
@@ -115,28 +115,23 @@ def train_jointly(
     lam: Tensor | None = None,
 ) -> None:
     """Train all models at once: Algorithm 2, with proximal steps by `lam` (G,)."""
-    tables, params = scene.tables, model.parameters()
+    params, w = model.parameters(), model.nets.weights[0]
     optimizer = _optimizer(config.optimizer, params, config.learning_rate)
-    shrink = None
+    shrink: Callable[[], object] | None = None
     if lam is not None:
-        w = model.nets.input_weights
-        each = lam.expand(model.nets.weights[0].shape[:3]).reshape(len(w))
-        eta = torch.full_like(each, config.learning_rate)
-
-        def shrink() -> Tensor:
-            return GroupLasso(each).prox(w, eta)
+        penalty = GroupLasso(lam.expand(w.shape[:3]))
+        shrink = functools.partial(penalty.prox, w, config.learning_rate)
 
     model.prepare()
 
     def loss(rows: Rows) -> Tensor:
-        z = model.logits(_take(tables.joint, rows))
-        return risk(z, _labels(scene, rows), tables.task)  # (S, G)
+        return _risk(scene, model.logits(_take(scene.tables.joint, rows)), rows)
 
     minimise(
         params,
         loss,
         lambda grads: optimizer_step(optimizer, params, grads, shrink),
-        captured([scene.batches(config, stage)], params, optimizer),
+        captured(scene.batches(config, stage), params, optimizer),
         n_epochs,
         lambda epoch, losses: after_epoch(epoch),
     )
@@ -144,11 +139,39 @@ def train_jointly(
         param.grad = None
 
 
-def feature_norms(nets: Stack) -> Tensor:
-    """Return the norm of every feature's input weights, (P, S, G, D)."""
-    with torch.no_grad():
-        norms: Tensor = torch.linalg.vector_norm(nets.weights[0], dim=3)
-        return norms
+def _take_steps(
+    params: Sequence[Tensor],
+    w: Tensor,
+    loss: Step,
+    lam: Tensor,
+    plan: SelectPlan,
+    schedule: Schedule,
+) -> None:
+    """Take the proximal steps of a plan, in place; no plateau ends them.
+
+    `w` (..., out, in) are the input weights among `params`, `lam` (...) the weights of
+    the penalty, in the place of the plan's.
+    """
+    penalty = GroupLasso(lam * plan.lam_scale)
+    minimise(
+        params,
+        loss,
+        lambda grads: prox_step(params, grads, plan.step_size, penalty, w),
+        schedule,
+        plan.n_epochs,
+        lambda epoch, losses: None,
+    )
+
+
+def features_left(nets: Stack) -> Tensor:
+    """Return which features have any input weights, (P, S, G, D)."""
+    return _inputs_left(nets.weights[0])
+
+
+def _inputs_left(w: Tensor) -> Tensor:
+    """Return which inputs of networks (..., out, in) have any weights, (..., in)."""
+    norms: Tensor = torch.linalg.vector_norm(w.detach(), dim=-2)
+    return norms > 0
 
 
 @dataclass(frozen=True)
@@ -194,18 +217,6 @@ class Fusion:
     w: Tensor  # (S, T, C, P E)
     b: Tensor  # (S, T, C)
 
-    @property
-    def input_weights(self) -> Tensor:
-        """Return all input weights side by side, (S T, C, P E)."""
-        return self.w.detach().flatten(0, 1)
-
-    def parameters(self) -> list[Tensor]:
-        """Return every parameter."""
-        return [self.w, self.b]
-
-    def train(self, mode: bool) -> None:
-        """Do nothing: no layer here changes between training and use."""
-
 
 def select_components(
     scene: Scene, start: Pretrained, tasks: Sequence[tuple[int, float]]
@@ -214,8 +225,7 @@ def select_components(
 
     Returns the fusion networks, and the components kept as a mask (S, T, P E).
     """
-    config, tables = scene.config("less-vfl"), scene.tables
-    device = tables.X.device
+    config, device = scene.config("less-vfl"), scene.tables.X.device
     which = torch.tensor([e - 1 for e, _ in tasks], dtype=torch.long, device=device)
     H = start.H[:, which]  # (S, T, N, P E)
     fusion = Fusion(tasks, leaf(start.model.w[:, which]), leaf(start.model.b[:, which]))
@@ -226,14 +236,13 @@ def select_components(
     def loss(rows: Rows) -> Tensor:
         each = rows if isinstance(rows, slice) else rows.unsqueeze(1).expand(-1, T, -1)
         z = _take(H, each) @ fusion.w.mT + fusion.b.unsqueeze(2)  # (S, T, b, C)
-        return risk(z.transpose(1, 2), _labels(scene, rows), tables.task)
+        return _risk(scene, z.transpose(1, 2), rows)
 
-    lam = tuple(lam for _ in range(S) for _, lam in tasks)
-    plan: SelectPlan = dataclasses.replace(config.server_plan(), lam=lam)
-    batches = scene.batches(config, "select_components")
-    schedule = captured([batches], fusion.parameters())
-    kept = algorithm.select_components(fusion, loss, plan, schedule, lambda event: None)
-    return fusion, kept.view(S, T, -1)
+    lam = fusion.w.new_tensor([lam for _, lam in tasks]).expand(S, -1)
+    params, plan = [fusion.w, fusion.b], config.server_plan()
+    schedule = captured(scene.batches(config, "select_components"), params)
+    _take_steps(params, fusion.w, loss, lam, plan, schedule)
+    return fusion, _inputs_left(fusion.w)
 
 
 def select_features(
@@ -251,19 +260,18 @@ def select_features(
     n_components = components.sum(dim=3)
     mean = config.reduction == "mean"
     divisor = n_components.clamp_min(1).to(tables.X.dtype) if mean else 1
-    matching = _matching(scene, nets, components, batches[0])
-    plan = dataclasses.replace(config.party_plan(), lam=tuple(lam.flatten().tolist()))
-    kept = algorithm.select_features(
-        nets,
-        lambda rows: matching(rows) / divisor,
-        n_components.flatten(),
-        None,
-        plan,
-        captured(batches, nets.parameters()),
-        lambda event: None,
-        "the parties",
-    )
-    return kept.view(*lam.shape, -1)
+    matching = _matching(scene, nets, components, first_of(batches))
+
+    def loss(rows: Rows) -> Tensor:
+        return matching(rows) / divisor
+
+    plan, params, w = config.party_plan(), nets.parameters(), nets.weights[0]
+    _take_steps(params, w, loss, lam, plan, captured(batches, params))
+    if not plan.stepwise_removal:  # nothing to match: the minimiser of λ_m G is 0
+        idle = (n_components == 0) & (lam > 0)
+        with torch.no_grad():
+            w.mul_(leading(~idle, w))
+    return features_left(nets)
 
 
 def _matching(scene: Scene, nets: Stack, components: Tensor, batches: Batches) -> Step:
@@ -311,14 +319,18 @@ def _matching(scene: Scene, nets: Stack, components: Tensor, batches: Batches) -
             return left.view(P, S, n_rows, T, E).square().sum(dim=(2, 4)) / n_rows
 
         return by_rows
-    moments = BatchMoments(X.flatten(0, 1))
+    moments = {}
     for rows in batches.epoch(0, X.device):
         assert isinstance(rows, slice)
-        moments.add(rows)
+        X_b = _take(X, rows)
+        moments[rows.start] = X_b.mT @ X_b / X_b.shape[2]
 
     def by_moments(rows: Rows) -> Tensor:
         assert isinstance(rows, slice)
-        change = side_by_side(*gap()).view(P * S, T * E, -1)
-        return moments.squares(change, rows).view(P, S, T, E).sum(dim=3)
+        change = side_by_side(*gap()).view(P, S, T * E, -1)
+        squares: Tensor = Quadratic.apply(  # type: ignore[no-untyped-call]
+            change, moments[rows.start]
+        )
+        return squares.view(P, S, T, E).sum(dim=3)
 
     return by_moments

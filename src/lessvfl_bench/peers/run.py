@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,9 +117,10 @@ def run(
                 if found is not None:
                     lines[seed] = found
             n_done += len(lines)
-            for line in bench.lines(method, [s for s in seeds if s not in lines]):
-                records.add(f"{method}-{digest}-{line['seed']}", about, line)
-                lines[line["seed"]] = line
+            for seed in [s for s in seeds if s not in lines]:
+                line = bench.line(method, seed)
+                records.add(f"{method}-{digest}-{seed}", about, line)
+                lines[seed] = line
                 n_done += 1
                 say(f"{n_done} of {total}: {name}, {_sentence(method, line)}")
             ordered = [lines[seed] for seed in seeds]
@@ -222,34 +223,32 @@ class _PeerBench:
             return str(error)
         return None
 
-    def lines(self, method: str, seeds: Sequence[int]) -> Iterator[PeerLine]:
-        """Run a method; yield the numbers of every seed."""
-        if method in REFERENCES:
-            yield from (self._reference(method, seed) for seed in seeds)
-        elif seeds:
-            yield from self._ours(method, seeds)
+    def line(self, method: str, seed: int) -> PeerLine:
+        """Run a method with a seed; return its numbers."""
+        run = self._reference if method in REFERENCES else self._ours
+        return run(method, seed)
 
-    def _ours(self, method: str, seeds: Sequence[int]) -> Iterator[PeerLine]:
-        """Run one of our methods, all seeds as one batch."""
+    def _ours(self, method: str, seed: int) -> PeerLine:
+        """Run one of our methods."""
         name, profile = OURS[method]
         same_data = dataclasses.asdict(ROWS)
         chosen = profiles.resolve(name, profile, self.dataset, same_data)
         job = Job(self.dataset, chosen, spurious=self.spurious, device=self.device.type)
-        for one in simulate.simulate(job, seeds):
-            found, took = one.numbers, one.numbers["seconds"]
-            kept = [
-                np.isin(table.features, found["features"][table.name]["kept"])
-                for table in one.problem.parties
-            ]
-            yield {
-                "seed": found["seed"],
-                **judge(one.problem, np.concatenate(kept)),
-                "own_accuracy": found["accuracy"]["final"],
-                "own_balanced_accuracy": found["balanced_accuracy"]["final"],
-                "bytes": sum(found["communication"]["payload_bytes"].values()),
-                "seconds": (took["total"] - took.get("evaluate", 0.0)) / len(seeds),
-                "setting": {},
-            }
+        (one,) = simulate.simulate(job, [seed])
+        found, took = one.numbers, one.numbers["seconds"]
+        kept = [
+            np.isin(table.features, found["features"][table.name]["kept"])
+            for table in one.problem.parties
+        ]
+        return {
+            "seed": seed,
+            **judge(one.problem, np.concatenate(kept)),
+            "own_accuracy": found["accuracy"]["final"],
+            "own_balanced_accuracy": found["balanced_accuracy"]["final"],
+            "bytes": sum(found["communication"]["payload_bytes"].values()),
+            "seconds": took["total"] - took.get("evaluate", 0.0),
+            "setting": {},
+        }
 
     def _reference(self, method: str, seed: int) -> PeerLine:
         problem = self.problem(seed)
@@ -298,9 +297,9 @@ def _common_model(problem: Problem, kept: Mask) -> Classes:
 
 
 def _scores(predicted: NDArray[Any], problem: Problem) -> dict[str, float]:
-    truth = torch.as_tensor(problem.y_test).long().unsqueeze(0)
-    right = torch.as_tensor(predicted).long().view(1, -1, 1) == truth.unsqueeze(2)
-    hits = metrics.class_hits(right, truth, problem.n_classes)
+    truth = torch.as_tensor(problem.y_test).long()
+    right = torch.as_tensor(predicted).long() == truth
+    hits = metrics.class_hits(right.unsqueeze(1), truth, problem.n_classes)
     sizes = metrics.class_sizes(truth, problem.n_classes)
     return {
         "accuracy": float(metrics.accuracy(hits, sizes)),

@@ -6,8 +6,9 @@ f. Network and μ are trained together, by Adam, on
     mean over rows of L(f(x ⊙ z), y) + λ Σ_d P(z_d > 0),    P(z_d > 0) = Φ(μ_d / σ),
 
 with one draw of ε a step. Afterwards the noise is left out: ẑ_d = max(0, min(1, μ_d)),
-and a feature is kept where ẑ_d > 0. A whole path of λ is trained at once, one replica
-each. The authors' package `stg` 0.1.2 fails on Python 3.10 and later: hence this file.
+and a feature is kept where ẑ_d > 0. Networks of a whole path of λ are stacked and
+trained at once. The authors' package `stg` 0.1.2 fails on Python 3.10 and later: hence
+this file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from lessvfl.core.losses import risk
 from lessvfl.core.network import MLP
-from lessvfl.core.plans import Batches, stream, take
+from lessvfl.core.plans import Batches, stream
 
 SIGMA = 0.5  # of the gates' noise, and where every μ starts: the paper's choice
 
@@ -59,14 +60,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Gated:
-    """Networks behind gates, a replica for every λ."""
+    """Networks behind gates, stacked: one for each λ of R."""
 
     net: MLP
     mu: Tensor  # (R, features)
     groups: Tensor  # (columns,), the feature of each column
 
     def __call__(self, x: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-        """Map (1, n, columns) to (R, n, classes).
+        """Map (n, columns) to (R, n, classes).
 
         A gate in front of a column is a factor on its weights in the first layer.
         """
@@ -80,8 +81,8 @@ class Gated:
         return found
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the class of every row by every replica, (R, n)."""
-        x = torch.as_tensor(X).to(self.mu.device, self.mu.dtype).unsqueeze(0)
+        """Return the class of every row by every network, (R, n)."""
+        x = torch.as_tensor(X).to(self.mu.device, self.mu.dtype)
         with torch.no_grad():
             found: NDArray[np.int64] = self(x).argmax(dim=2).cpu().numpy()
         return found
@@ -97,25 +98,34 @@ def train(
     device: torch.device,
 ) -> Gated:
     """Train network and gates for every λ of a plan; `groups` as in :class:`Gated`."""
-    n_replicas, n_features = len(plan.lams), int(groups.max()) + 1
+    n_lams, n_features = len(plan.lams), int(groups.max()) + 1
     widths = (X.shape[1], plan.hidden, plan.hidden, n_classes)
-    seeds = (seed,) * n_replicas
-    net = MLP.create(widths, "relu", seeds, "stg", torch.float32, device)
-    mu = torch.full((n_replicas, n_features), SIGMA, device=device, requires_grad=True)
+    first = MLP.create(widths, "relu", seed, "stg", torch.float32, device)
+    net = _copies(first, n_lams)
+    mu = torch.full((n_lams, n_features), SIGMA, device=device, requires_grad=True)
     gated = Gated(net, mu, torch.as_tensor(groups).to(device))
-    table = torch.as_tensor(X).to(device, torch.float32).unsqueeze(0)
-    labels = torch.as_tensor(y).to(device).unsqueeze(0)
+    table = torch.as_tensor(X).to(device, torch.float32)
+    labels = torch.as_tensor(y).to(device)
     lams = torch.tensor(plan.lams, device=device)
     draws = stream(seed, "stg", "noise")
     optimizer = torch.optim.Adam([*net.parameters(), mu], plan.learning_rate)
-    batches = Batches(len(X), plan.batch_size, (seed,), ("stg",), "shuffle")
+    batches = Batches(len(X), plan.batch_size, seed, ("stg",), "shuffle")
     n_epochs = plan.n_steps / batches.n_per_epoch
     for _, rows in batches.steps(n_epochs, device):
         noise = SIGMA * torch.randn(1, n_features, generator=draws).to(device)
-        logits = gated(take(table, rows), noise)  # (R, b, classes)
+        logits = gated(table[rows], noise)  # (R, b, classes)
         penalty = lams * open_probability(mu).sum(dim=1)
-        loss = risk(logits, take(labels, rows), "multiclass") + penalty
+        loss = risk(logits, labels[rows], "multiclass") + penalty
         optimizer.zero_grad()
-        torch.autograd.backward(loss.sum())  # replicas are independent
+        torch.autograd.backward(loss.sum())  # each depends on its own network
         optimizer.step()
     return gated
+
+
+def _copies(net: MLP, n: int) -> MLP:
+    """Return as many trainable copies of a network, stacked."""
+
+    def repeated(layers: list[Tensor]) -> list[Tensor]:
+        return [torch.stack([one.detach()] * n).requires_grad_() for one in layers]
+
+    return MLP(repeated(net.weights), repeated(net.biases), net.activation)

@@ -77,8 +77,8 @@ def measure(rows: AnyArray, guard: EmbeddingGuard) -> dict[str, dict[str, float]
     """
     clip, deviation = guard.mechanism.clip, guard.mechanism.noise * guard.mechanism.clip
     n_rows = -(-N_NUMBERS // rows.shape[1])
-    h = torch.from_numpy(np.resize(rows, (1, n_rows, rows.shape[1]))).float()
-    at_once = guard.release(h, "embed")[0].double().numpy()
+    h = torch.from_numpy(np.resize(rows, (n_rows, rows.shape[1]))).float()
+    at_once = guard.release(h, "embed").double().numpy()
     asked = answers(h, guard)
     clear = by_state(at_once, deviation, clip)
     alone = by_averaging(at_once[None], deviation)
@@ -89,7 +89,7 @@ def measure(rows: AnyArray, guard: EmbeddingGuard) -> dict[str, dict[str, float]
             by_averaging(asked[:1], deviation),
         ),
     }
-    true = guard.mechanism.clipped(h)[0].double().numpy()
+    true = guard.mechanism.clipped(h).double().numpy()
     mixed = np.random.default_rng(0).permutation(true.ravel()).reshape(true.shape)
     return {
         name: {
@@ -102,10 +102,10 @@ def measure(rows: AnyArray, guard: EmbeddingGuard) -> dict[str, dict[str, float]
 
 
 def answers(h: Tensor, guard: EmbeddingGuard) -> AnyArray:
-    """Return what many requests give of the same rows of h (1, n, width)."""
-    ids = [str(row) for row in range(h.shape[1])]
+    """Return what many requests give of the same rows of h (n, width)."""
+    ids = [str(row) for row in range(len(h))]
     given = [
-        guard.release_by_row(h[:, :n], "predict", ids=ids[:n])[0, :N_ASKED]
+        guard.release_by_row(h[:n], "predict", ids=ids[:n])[:N_ASKED]
         for n in range(N_ASKED, N_ASKED + N_REQUESTS)
     ]
     return torch.stack(given).double().numpy()

@@ -46,10 +46,10 @@ def measure(
     all rows at once: hence many servers. Without gradients there is nothing to attack.
     """
     found = []
-    public = Builder(job.settings, [seed], "cpu")
+    public = Builder(job.settings, seed, "cpu")
     for number in range(N_SERVERS):
         secret = SECRET + N_SERVERS * seed + number
-        build = Builder(job.settings, [seed], "cpu", private=[secret])
+        build = Builder(job.settings, seed, "cpu", private=secret)
         recording, sizes = first_step(job, problem, build)
         for party, weights in first_weights(public, problem, sizes).items():
             looks = gradients_of(recording, Shared.of(problem, seed), party)
@@ -71,7 +71,7 @@ def first_weights(
     outputs = n_outputs(problem.task, problem.n_classes)
     net = build.fusion_network(sum(sizes.values()), outputs)
     assert isinstance(net, MLP)
-    layers = [weights[0].detach().numpy() for weights in reversed(net.weights)]
+    layers = [weights.detach().numpy() for weights in reversed(net.weights)]
     places = np.cumsum(list(sizes.values()))[:-1]
     parts = np.split(functools.reduce(np.matmul, layers), places, axis=1)
     return dict(zip(sizes, parts, strict=True))
@@ -81,11 +81,11 @@ def first_step(
     job: Job, problem: Problem, build: Builder
 ) -> tuple[Recording, dict[PartyId, int]]:
     """Run a method until gradients were sent; return messages, and parties' widths."""
-    labels = build.server_labels([problem])
+    labels = build.server_labels(problem)
     parties = [
         build.party(
             table.name,
-            (build.rows([table.X_train]), build.rows([table.X_test])),
+            (build.rows(table.X_train), build.rows(table.X_test)),
             table.groups,
             table.features,
             blocks=labels.blocks,
@@ -94,7 +94,7 @@ def first_step(
     ]
     recording, names = Recording(), [party.name for party in parties]
     inner = InProcess({party.name: party.handle for party in parties})
-    server = Parties(_FirstStep(recording.around(inner)), names, Ledger(1))
+    server = Parties(_FirstStep(recording.around(inner)), names, Ledger())
     sizes = dict(server.sizes)
     outputs = n_outputs(problem.task, problem.n_classes)
     fusion = build.fusion_network(sum(sizes.values()), outputs)

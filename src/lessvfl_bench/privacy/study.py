@@ -214,13 +214,13 @@ def without_noise(job: Job, run: Run, seed: int) -> Attacked:
     Of the first party that kept anything; nothing where they have no noise.
     """
     own = job.settings
-    mechanism = Builder(own, [seed], "cpu").embedding_noise
+    mechanism = Builder(own, seed, "cpu").embedding_noise
     tables_of = zip(run.problem.parties, run.model.parties, strict=True)
     learnt = (own_embeddings(table, model) for table, model in tables_of)
     rows = next((one for one in learnt if one is not None), None)
     if mechanism is None or own.data.noise_at == "first-layer" or rows is None:
         return {}
-    guard = EmbeddingGuard(mechanism, "party", (SECRET + seed,))
+    guard = EmbeddingGuard(mechanism, "party", SECRET + seed)
     return noise.measure(rows, guard)
 
 

@@ -154,8 +154,8 @@ class Shared:
 
     def batches(self, plan: Any) -> Batches:
         """Return the batches of a stage."""
-        own = None if self.blocks is None else torch.as_tensor(self.blocks)[None]
-        batches: Batches = plan.batches(self.n_rows, (self.seed,), own)
+        blocks = None if self.blocks is None else torch.as_tensor(self.blocks)
+        batches: Batches = plan.batches(self.n_rows, self.seed, blocks)
         return batches
 
 
@@ -224,7 +224,7 @@ def own_embeddings(table: PartyTable, model: FittedParty) -> AnyArray | None:
     weights = model.net.input_weights
     rows = torch.as_tensor(table.X_train[:, kept], dtype=weights.dtype)
     with torch.no_grad():
-        found: AnyArray = model.net(rows.unsqueeze(0))[0].double().cpu().numpy()
+        found: AnyArray = model.net(rows).double().cpu().numpy()
     return found
 
 
@@ -256,11 +256,11 @@ def server_view(
     for one in carried:
         both = (*one.requests.items(), *one.replies.items())
         for party, message in both:
-            line = bill_line(party, message, (True,))
+            line = bill_line(party, message)
             if line is not None and line.stage != SCORING:
-                n_bytes[party] += line.payload_bytes[0]
+                n_bytes[party] += line.payload_bytes
             if isinstance(message, messages.Done):
-                silent[party] = message.silent[0]
+                silent[party] = message.silent
     seconds = {party: _seconds(carried, party) for party in parties}
     return ServerView(embeddings, silent, widths, n_bytes, seconds)
 
@@ -328,15 +328,15 @@ def _asked(request: messages.Embed, shared: Shared, training: Batches | None) ->
         return parts(shared.n_rows)[request.part]
     if training is not None:
         return training.held_out
-    return sample_rows(shared.n_rows, request.n_rows, (shared.seed,))
+    return sample_rows(shared.n_rows, request.n_rows, shared.seed)
 
 
 def _values(values: Tensor) -> AnyArray:
-    """Return the values of the first replica as float64."""
-    return values[0].double().cpu().numpy()
+    """Return values as float64."""
+    return values.double().cpu().numpy()
 
 
 def _places(rows: Rows, shared: Shared) -> AnyArray:
     if isinstance(rows, slice):
         return np.arange(shared.n_rows)[rows]
-    return rows[0].cpu().numpy()
+    return rows.cpu().numpy()

@@ -264,7 +264,7 @@ def _logistic(weight: str | None) -> LogisticRegression:
 
 
 def _scores(problem: Problem, out: torch.Tensor) -> dict[str, float | None]:
-    y = torch.as_tensor(problem.y_test).unsqueeze(0)
+    y = torch.as_tensor(problem.y_test)
     y = y if problem.task == "regression" else y.long()
-    found = metrics.measure(out.unsqueeze(0), y, problem.task, names=SCORES)
+    found = metrics.measure(out, y, problem.task, names=SCORES)
     return {name: metrics.defined(float(value)) for name, value in found.items()}

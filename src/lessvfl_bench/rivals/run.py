@@ -184,22 +184,22 @@ class _Bench:
             p.data for p in own.places() if not p.is_shape and not p.is_published
         )
         need = [
-            (cells.Cell(name, "ours", method), lams)
+            (cells.Cell(name, "ours", method), lam)
             for name in names
             for method in own.methods
-            for lams in cells.server_lambdas(method, "cpu")
+            for lam in cells.server_lambdas(method)
         ]
 
-        def record(cell: cells.Cell, lams: object) -> tuple[str, dict[str, Any]]:
-            about = cell.about | {"lam_server": lams}
+        def record(cell: cells.Cell, lam: object) -> tuple[str, dict[str, Any]]:
+            about = cell.about | {"lam_server": lam}
             return _file(cell.data, cell.method, "lambdas"), about
 
         attempt = partial(cells.try_lambdas, device="cpu", folder=own.data_dir)
         found = gather(attempt, need, record, self.records, call, self.say)
         trials: dict[tuple[str, str], list[Any]] = {}
-        for cell, lams in need:  # in the order of the grid
+        for cell, lam in need:  # in the order of the grid
             some = trials.setdefault((cell.data, cell.method), [])
-            some += found[cell, lams].get("trials", ())
+            some += found[cell, lam].get("trials", ())
         return {
             key: dict(cells.choose(some)[RULE]["lambdas"])
             for key, some in trials.items()

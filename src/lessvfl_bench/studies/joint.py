@@ -224,8 +224,8 @@ def fitted_scores(
         together = [set(range(*ends)) for ends in itertools.pairwise(begins)]
     weight = "balanced" if is_rare else None
     model = _model(name, problem, weight, together)
-    out = models.outputs_of(model, problem, X, X_test).unsqueeze(0)
-    y = torch.as_tensor(problem.y_test).unsqueeze(0)
+    out = models.outputs_of(model, problem, X, X_test)
+    y = torch.as_tensor(problem.y_test)
     y = y.to(out) if problem.task == "regression" else y.long()
     names = names_of(problem)
     found = metrics.measure(out, y, problem.task, names=tuple(names.values()))

@@ -58,15 +58,12 @@ class Paths(Study):
             kept = set(party.kept)
             used = [table.features[group] in kept for group in table.groups]
             x = torch.as_tensor(table.X_test[:, used], dtype=torch.float32)
-            blocks.append(party.net(x.unsqueeze(0)))
+            blocks.append(party.net(x))
         split = time.perf_counter()
         clear = model.fuse(blocks, n_rows)
         in_the_clear = time.perf_counter()
         paths = model.hidden_paths()
-        names = model.party_names
-        local = LocalParties(
-            {name: block[0] for name, block in zip(names, blocks, strict=True)}
-        )
+        local = LocalParties(dict(zip(model.party_names, blocks, strict=True)))
         found = local.predict(paths, n_rows).double().numpy()
         end = time.perf_counter()
         n_batches = -(-n_rows // paths.rows_at_once)

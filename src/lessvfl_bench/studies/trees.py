@@ -96,7 +96,7 @@ class TreeComparison(Study):
         assert isinstance(config, GrowthConfig)
         found["alone"] = {"seconds": alone(problem, config, seed)}
         out, seconds = pooled(problem, self.trees)
-        y = torch.as_tensor(problem.y_test).unsqueeze(0)
+        y = torch.as_tensor(problem.y_test)
         y = y if problem.task == "regression" else y.long()
         scores = metrics.measure(out, y, problem.task, names=(score,))
         found["pooled"] = {"score": float(scores[score]), "seconds": seconds}
@@ -172,7 +172,7 @@ def _difference(own: list[Any], pooled: list[Any]) -> str:
 
 
 def pooled(problem: Problem, n_trees: int) -> tuple[torch.Tensor, float]:
-    """Return the logits of scikit-learn's trees, (1, n, K), and seconds of growth."""
+    """Return the logits of scikit-learn's trees, (n, K), and seconds of growth."""
     table = PooledCells.of(problem)
     is_number = problem.task == "regression"
     made = (
@@ -199,4 +199,4 @@ def pooled(problem: Problem, n_trees: int) -> tuple[torch.Tensor, float]:
             out = np.full((len(table.test), problem.n_classes), np.log(TINY))
             shares = model.predict_proba(table.test).clip(TINY)
             out[:, model.classes_.astype(int)] = np.log(shares)
-    return torch.as_tensor(out).unsqueeze(0), seconds
+    return torch.as_tensor(out), seconds

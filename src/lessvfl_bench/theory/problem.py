@@ -138,8 +138,9 @@ def draw_table(truth: MLP, seeds: Sequence[int], n: int, name: str) -> TheorySam
     tables = []
     with torch.no_grad():
         for r, seed in enumerate(seeds):
-            chunks = _labelled_chunks(truth.replica(r), seed, n, name)
-            tables.append(condense(chunks))
+            weights = [weight[r] for weight in truth.weights]
+            of_seed = MLP(weights, [bias[r] for bias in truth.biases], truth.activation)
+            tables.append(condense(_labelled_chunks(of_seed, seed, n, name)))
     table = torch.stack(tables)
     X = table[..., :-1].contiguous()
     return TheorySample(X, truth(X).squeeze(2), table[..., -1].contiguous(), n)
@@ -152,7 +153,7 @@ def _labelled_chunks(truth: MLP, seed: int, n: int, name: str) -> Iterator[Tenso
     noises = _chunks(seed, n, f"{name} noise", 1)
     for x, noise in zip(columns, noises, strict=True):
         x, noise = x.to(like), noise.to(like)
-        yield torch.cat([x, truth(x.unsqueeze(0))[0] + SIGMA * noise], dim=1)
+        yield torch.cat([x, truth(x) + SIGMA * noise], dim=1)
 
 
 def condense(chunks: Iterable[Tensor]) -> Tensor:

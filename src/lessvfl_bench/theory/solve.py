@@ -1,24 +1,24 @@
 """The methods solved by full-batch steps, for the check of the theory.
 
-Everything is batched: a replica is a party of a seed, for parties are split evenly. In
-stage 3 they act alone; in joint training their outputs meet in the fusion network.
+Networks of one kind are a stack, one for every party of every seed, for parties are
+split evenly: weights (R M, out, in). In stage 3 they act alone; in joint training their
+outputs meet in the fusion networks, weights (R, out, in).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from lessvfl import algorithm
-from lessvfl.core.losses import Labels, risk
+from lessvfl.core.linear import Quadratic
+from lessvfl.core.losses import proxy_loss, risk
 from lessvfl.core.network import MLP
 from lessvfl.core.passes import gradients
-from lessvfl.core.plans import Batches, Rows, SelectPlan, TrainPlan
+from lessvfl.core.plans import TrainPlan
 from lessvfl.core.prox import GroupLasso
-from lessvfl.core.solve import OPTIMIZERS, Schedule, in_order, optimizer_step
+from lessvfl.core.solve import OPTIMIZERS, Watch, optimizer_step, prox_step
 from lessvfl.terms import Stage
 from lessvfl_bench.theory.problem import BLOCK, N_BLOCKS, UNITS, Family
 
@@ -49,7 +49,7 @@ def lambdas(network: str, n: int) -> dict[str, float]:
 
 
 def split(X: Tensor, n_parties: int) -> Tensor:
-    """Give every party its columns, parties as replicas: (R * M, n, columns / M)."""
+    """Give every party of every seed its columns, (R M, n, columns / M)."""
     n_seeds, n, n_columns = X.shape
     parts = X.view(n_seeds, n, n_parties, n_columns // n_parties)
     return parts.transpose(1, 2).flatten(0, 1)
@@ -68,29 +68,29 @@ def start(
     family: Family,
     device: torch.device,
 ) -> tuple[MLP, MLP]:
-    """Draw party networks, a replica for every seed and party, and fusion networks."""
+    """Draw party networks (R M, ...) and fusion networks (R, ...)."""
     width = N_BLOCKS // n_parties
     hidden = (width * UNITS,) * (family.n_layers - 1)
     widths, kind = (width * BLOCK, *hidden, n_components), family.activation
     drawn = [
-        MLP.create(widths, kind, (seed,), f"party{m}", family.dtype, device)
+        MLP.create(widths, kind, seed, f"party{m}", family.dtype, device)
         for seed in seeds
         for m in range(n_parties)
     ]
     layers = range(family.n_layers)
-    weights = [torch.cat([net.weights[i].detach() for net in drawn]) for i in layers]
-    biases = [torch.cat([net.biases[i].detach() for net in drawn]) for i in layers]
+    weights = [torch.stack([net.weights[i].detach() for net in drawn]) for i in layers]
+    biases = [torch.stack([net.biases[i].detach() for net in drawn]) for i in layers]
     weights[0] *= FIRST_LAYER
     ones = weights[0].new_ones(len(seeds), 1, n_parties * n_components)
     zero = weights[0].new_zeros(len(seeds), 1)
     return trainable(MLP(weights, biases, kind)), trainable(MLP([ones], [zero], "none"))
 
 
-def trainable(net: MLP, outputs: Tensor | None = None) -> MLP:
-    """Return a network of its own with these values and, maybe, a mask of outputs."""
+def trainable(net: MLP) -> MLP:
+    """Return networks of their own with these values."""
     weights = [w.detach().clone().requires_grad_() for w in net.weights]
     biases = [b.detach().clone().requires_grad_() for b in net.biases]
-    return MLP(weights, biases, net.activation, None, outputs)
+    return MLP(weights, biases, net.activation)
 
 
 def fused(net: MLP, fusion: MLP, n_parties: int) -> MLP:
@@ -101,7 +101,7 @@ def fused(net: MLP, fusion: MLP, n_parties: int) -> MLP:
     has several; where it has one, this is the lasso on what feature and server make of
     it together, which server weights cannot evade by growing.
     """
-    a = fusion.weights[0].detach().view(net.n_replicas, -1, 1)  # (R * M, E, 1)
+    a = fusion.weights[0].detach().view(len(net.input_weights), -1, 1)  # (R M, E, 1)
     share = fusion.biases[0].detach().repeat_interleave(n_parties, 0) / n_parties
     last = (net.weights[-1].detach() * a).sum(dim=1, keepdim=True)
     bias = (net.biases[-1].detach() * a.squeeze(2)).sum(dim=1, keepdim=True) + share
@@ -112,30 +112,31 @@ def fused(net: MLP, fusion: MLP, n_parties: int) -> MLP:
 # -- solving ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Passes(Batches):
-    """Epochs of many steps, every step over all rows."""
+def _take_steps(
+    stage: Stage,
+    lam: float,
+    net: MLP,
+    loss: Callable[[], Tensor],
+    *,
+    n_steps: int,
+    step_size: float,
+) -> Tensor:
+    """Take proximal steps on a stack of networks, in place.
 
-    @property
-    def n_per_epoch(self) -> int:
-        return PASSES
-
-    def epoch(self, index: int, device: torch.device) -> list[Rows]:
-        return [slice(0, self.n_samples)] * PASSES
-
-
-class _FullBatch(SelectPlan):
-    """A plan whose every step takes all rows: noise would bring features back."""
-
-    def batches(self, n_samples: int, seeds: tuple[int, ...], *who: str) -> Batches:
-        return _Passes(n_samples, n_samples, seeds, (self.stage, *who), "file")
-
-
-def _plan(
-    stage: Stage, lam: float, X: Tensor, n_steps: int, step_size: float
-) -> SelectPlan:
-    weights = (lam,) * X.shape[0]
-    return _FullBatch(stage, n_steps // PASSES, X.shape[1], "file", step_size, weights)
+    Every step takes all rows: noise would bring features back. `loss` returns the
+    losses of all networks. Returns a mask (R, in), True: the input has weights left.
+    """
+    params, w = net.parameters(), net.input_weights
+    penalty = GroupLasso(w.new_full(w.shape[:1], lam))
+    watch = Watch(stage, ["all networks"])
+    for step in range(1, n_steps + 1):
+        value = loss().sum()
+        prox_step(params, gradients(value, params), step_size, penalty, w)
+        watch.add(value.view(1))
+        if step % PASSES == 0:
+            watch.check()
+    with torch.no_grad():
+        return penalty.norms(w) > 0
 
 
 def _with_ones(H: Tensor) -> Tensor:
@@ -150,7 +151,6 @@ def _moments(H: Tensor) -> Tensor:
 
 def pretrain(net: MLP, fusion: MLP, X: Tensor, y: Tensor) -> None:
     """Minimise R_N by Adam, in place: stage 1, Eq. 3."""
-    n_parties = net.n_replicas // fusion.n_replicas
     params = [*net.parameters(), *fusion.parameters()]
     n_rows, n_steps = X.shape[1], sum(PRETRAIN_STEPS)
     plan = TrainPlan(
@@ -160,47 +160,84 @@ def pretrain(net: MLP, fusion: MLP, X: Tensor, y: Tensor) -> None:
     for step in range(n_steps):
         rows = slice(0, FEW_ROWS if step < PRETRAIN_STEPS[0] else n_rows)
         plan.set_rate(optimizer, step, n_steps)
-        z = fusion(join(net(X[:, rows]), n_parties))
+        z = fusion(join(net(X[:, rows]), len(X) // len(y)))
         loss = risk(z, y[:, rows], "regression").sum()
         optimizer_step(optimizer, params, gradients(loss, params))
 
 
 def joint_lasso(net: MLP, X: Tensor, y: Tensor, lam: float) -> None:
     """Minimise R_N + λ Σ_m G(θ_m) of fused networks, in place: Eq. 2."""
-    n_parties = net.n_replicas // y.shape[0]
-    plan = _plan("joint_lasso", lam, X, JOINT_STEPS, JOINT_STEP_SIZE)
 
-    def loss(rows: Rows) -> Tensor:
-        z = join(net(X[:, rows]), n_parties).sum(dim=2, keepdim=True)
-        shared = risk(z, y[:, rows], "regression") / n_parties
-        return shared.repeat_interleave(n_parties)  # a replica is a party
+    def loss() -> Tensor:
+        z = join(net(X), len(X) // len(y)).sum(dim=2, keepdim=True)
+        return risk(z, y, "regression")
 
-    penalty = GroupLasso(plan.weights(X))
-    how = (plan, _schedule(plan, X), lambda event: None)
-    algorithm.prox_sgd(net, loss, penalty, *how, "all")
+    _take_steps(
+        "joint_lasso",
+        lam,
+        net,
+        loss,
+        n_steps=JOINT_STEPS,
+        step_size=JOINT_STEP_SIZE,
+    )
 
 
 def match_embeddings(net: MLP, X: Tensor, lam: float, kept: Tensor | None) -> MLP:
-    """Solve stage 3, Eq. 5, at all parties of all seeds; (R * M, E) masks are K_m."""
-    found = trainable(net, kept)
-    plan = _plan("select_features", lam, X, PARTY_STEPS, PARTY_STEP_SIZE)
-    loss, counts = algorithm.matching_loss(found, X, plan), found.output_mask.sum(dim=1)
-    how = (plan, _schedule(plan, X), lambda event: None)
-    algorithm.select_features(found, loss, counts, None, *how, "all parties")
-    return found
+    """Solve stage 3, Eq. 5, at all parties of all seeds; (R M, E) masks are K_m."""
+    matched = trainable(net)
+    _take_steps(
+        "select_features",
+        lam,
+        matched,
+        _matching(matched, X, kept),
+        n_steps=PARTY_STEPS,
+        step_size=PARTY_STEP_SIZE,
+    )
+    if kept is not None:  # nothing to match: the minimiser of λ_m G is 0
+        with torch.no_grad():
+            matched.input_weights.mul_(kept.any(dim=1).view(-1, 1, 1))
+    return matched
+
+
+def _matching(net: MLP, X: Tensor, kept: Tensor | None) -> Callable[[], Tensor]:
+    """Return H_N as a function of the networks as they are, (R M,)."""
+    if net.is_linear:  # its rows enter by their moments alone
+        table = torch.nn.functional.pad(X, (0, 1), value=1.0)
+        moments = table.mT @ table / X.shape[1]
+        start = net.collapse().detach()
+
+        def by_moments() -> Tensor:
+            squares: Tensor = Quadratic.apply(  # type: ignore[no-untyped-call]
+                net.collapse() - start, moments
+            )
+            return (squares if kept is None else squares * kept).sum(dim=1)
+
+        return by_moments
+
+    def embed() -> Tensor:
+        h = net(X)
+        return h if kept is None else h * kept.unsqueeze(1)
+
+    with torch.no_grad():
+        target = embed()
+    return lambda: proxy_loss(embed(), target, 1)
 
 
 def match_labels(fusion: MLP, H: Tensor, y: Tensor, lam: float) -> Tensor:
     """Solve stage 2, Eq. 4, of all seeds in place; return K as a mask (R, E)."""
     curvature = 2 * torch.linalg.eigvalsh(_moments(H)).max()
-    plan = _plan("select_components", lam, H, SERVER_STEPS, 1 / float(curvature))
-    loss = algorithm.stored_risk(fusion, H, Labels(y, "regression", (0,)))
-    how = (plan, _schedule(plan, H), lambda event: None)
-    return algorithm.select_components(fusion, loss, *how)
 
+    def loss() -> Tensor:
+        return risk(fusion(H), y, "regression")
 
-def _schedule(plan: SelectPlan, X: Tensor) -> Schedule:
-    return in_order(plan.batches(X.shape[1], (0,)), X.device)
+    return _take_steps(
+        "select_components",
+        lam,
+        fusion,
+        loss,
+        n_steps=SERVER_STEPS,
+        step_size=1 / float(curvature),
+    )
 
 
 def rematch(local: MLP, net: MLP, X: Tensor, lam: float, kept: Tensor) -> MLP:
@@ -208,15 +245,15 @@ def rematch(local: MLP, net: MLP, X: Tensor, lam: float, kept: Tensor) -> MLP:
 
     The two are the same where K_m is everything, so only the other parties run again.
     """
-    less = trainable(local, kept)
+    less = trainable(local)
     again = ~kept.all(dim=1)
     if bool(again.any()):
         weights = [weight[again] for weight in net.weights]
         biases = [bias[again] for bias in net.biases]
         picked = MLP(weights, biases, net.activation)
-        found = match_embeddings(picked, X[again], lam, kept[again])
+        matched = match_embeddings(picked, X[again], lam, kept[again])
         with torch.no_grad():
-            for old, new in zip(less.parameters(), found.parameters(), strict=True):
+            for old, new in zip(less.parameters(), matched.parameters(), strict=True):
                 old[again] = new
     return less
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 import torch
@@ -30,22 +29,17 @@ LEAST_SHARE = 1e-6  # of a class in a forest, before its logarithm
 
 
 class GrownNetwork:
-    """What both sides have in common: one replica, nothing to train."""
-
-    @property
-    def n_replicas(self) -> int:
-        """Return R, which is 1."""
-        return 1
+    """What both sides have in common: there is nothing to train."""
 
     @property
     def column_slots(self) -> Tensor:
         """Return the slot of every column: itself."""
         weights = self.input_weights
-        return torch.arange(weights.shape[2], device=weights.device)
+        return torch.arange(weights.shape[1], device=weights.device)
 
     @property
     def input_weights(self) -> Tensor:
-        """Return what splits gained, (1, 1, columns)."""
+        """Return what splits gained, (1, columns)."""
         raise NotImplementedError
 
     def parameters(self) -> list[Tensor]:
@@ -59,16 +53,12 @@ class GrownNetwork:
         """Refuse: there is no way back through a tree."""
         raise TypeError("Trees have no gradients")
 
-    def redrawn(self, seeds: tuple[int, ...], name: str) -> None:
+    def redrawn(self, seed: int, name: str) -> None:
         """Return nothing: there are no weights to draw."""
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Refuse: trees of another shape are another network."""
         raise TypeError("Trees are read by of_state")
-
-    def replica(self, index: int) -> Self:
-        """Return itself, the one replica."""
-        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +72,7 @@ class Splits(GrownNetwork):
 
     @property
     def input_weights(self) -> Tensor:
-        """Return what splits gained, (1, 1, columns)."""
+        """Return what splits gained, (1, columns)."""
         return self.weights
 
     @property
@@ -90,33 +80,28 @@ class Splits(GrownNetwork):
         """Return the number of splits; a party without any says 0 of every row."""
         return max(1, len(self.rules))
 
-    @property
-    def output_mask(self) -> Tensor:
-        """Return that all are there, (1, n_outputs)."""
-        size = (1, self.n_outputs)
-        return torch.ones(size, dtype=torch.bool, device=self.weights.device)
-
     def __call__(self, x: Tensor) -> Tensor:
-        """Map encoded rows (1, n, columns) to 1 where a split sends a row left."""
-        codes = self.bins.codes(self.cells.cells(x[0].cpu().numpy()))
-        said = np.zeros((self.n_outputs, len(x[0])), dtype=np.float32)
+        """Map encoded rows (n, columns) to 1 where a split sends a row left."""
+        codes = self.bins.codes(self.cells.cells(x.cpu().numpy()))
+        goes_left = np.zeros((self.n_outputs, len(x)), dtype=np.float32)
         by_column: dict[int, list[int]] = {}
         for place, rule in enumerate(self.rules):
             by_column.setdefault(rule.column, []).append(place)
         for column, places in by_column.items():
-            own = codes[column].astype(np.intp)
+            bins = codes[column].astype(np.intp)
             for place in places:
                 left = self.rules[place].left.astype(np.float32)
-                np.take(left, own, out=said[place], mode="clip")  # clip: no buffer
-        return torch.from_numpy(said).T.to(self.weights).unsqueeze(0)
+                row = goes_left[place]
+                np.take(left, bins, out=row, mode="clip")  # clip: no buffer
+        return torch.from_numpy(goes_left).T.to(self.weights)
 
     def narrow(
         self, slots: Tensor | None = None, outputs: Tensor | None = None
     ) -> Splits:
-        """Cut encoded columns (1, columns) that no split needs."""
+        """Cut encoded columns (columns,) that no split needs."""
         if slots is None:
             return self
-        left = slots[0].cpu().numpy()
+        left = slots.cpu().numpy()
         cells, whole = self.cells.only(left)
         place = np.cumsum(whole) - 1
         if not all(whole[rule.column] for rule in self.rules):
@@ -130,7 +115,7 @@ class Splits(GrownNetwork):
                 bins.missing[whole],
             ),
             tuple(replace(r, column=int(place[r.column])) for r in self.rules),
-            self.weights[:, :, slots[0]],
+            self.weights[:, slots],
         )
 
     def astype(self, dtype: torch.dtype) -> Splits:
@@ -158,7 +143,7 @@ class Splits(GrownNetwork):
             name: torch.from_numpy(np.ascontiguousarray(a))
             for name, a in arrays.items()
         }
-        return {**found, "weights": self.weights[0]}
+        return {**found, "weights": self.weights}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> Splits:
@@ -183,7 +168,7 @@ class Splits(GrownNetwork):
         _check((bins.categorical == cells.categorical).all())
         expected = bins.n_values[own["columns"]] + 1
         _check((own["n_left"] == expected).all())
-        return cls(cells, bins, rules, state["weights"].unsqueeze(0))
+        return cls(cells, bins, rules, state["weights"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +222,7 @@ class TreeSum(GrownNetwork):
             torch.tensor(roots, dtype=torch.long, device=device),
             torch.from_numpy(trees.start.copy()).to(device),
             torch.tensor(shares, device=device),
-            torch.from_numpy(gains).to(like).view(1, 1, -1),
+            torch.from_numpy(gains).to(like).unsqueeze(0),
         )
 
     def splits_of(self, sizes: Sequence[int]) -> list[int]:
@@ -258,7 +243,7 @@ class TreeSum(GrownNetwork):
 
     @property
     def input_weights(self) -> Tensor:
-        """Return what splits gained, (1, 1, components)."""
+        """Return what splits gained, (1, components)."""
         return self.weights
 
     @property
@@ -266,24 +251,18 @@ class TreeSum(GrownNetwork):
         """Return the number of raw predictions of a row."""
         return len(self.start)
 
-    @property
-    def output_mask(self) -> Tensor:
-        """Return that all are there, (1, n_outputs)."""
-        size = (1, self.n_outputs)
-        return torch.ones(size, dtype=torch.bool, device=self.weights.device)
-
     def __call__(self, x: Tensor) -> Tensor:
-        """Map what splits say (1, n, components) to raw predictions (1, n, K)."""
+        """Map what splits say (n, components) to raw predictions (n, K)."""
         return self.finished(self.summed(x))
 
     def summed(self, x: Tensor) -> Tensor:
-        """Map what splits say (1, n, components) to the sum over trees, (n, K)."""
-        return torch.cat([self._sum(rows > HALF) for rows in torch.split(x[0], ROWS)])
+        """Map what splits say (n, components) to the sum over trees, (n, K)."""
+        return torch.cat([self._sum(rows > HALF) for rows in torch.split(x, ROWS)])
 
     def finished(self, z: Tensor) -> Tensor:
-        """Map a start and leaves of all trees, summed up (n, K), to (1, n, K)."""
+        """Map a start and leaves of all trees, summed up, to raw predictions (n, K)."""
         z = finished(z, len(self.roots), int(self.shares))
-        return z.to(self.weights.dtype).unsqueeze(0)
+        return z.to(self.weights.dtype)
 
     def _sum(self, goes_left: Tensor) -> Tensor:
         """Return what the leaves of rows (n, components) sum up to, (n, K)."""
@@ -313,7 +292,7 @@ class TreeSum(GrownNetwork):
         """Return all of it as tensors."""
         names = ("children", "components", "values", "roots", "start", "shares")
         found = {name: getattr(self, name) for name in names}
-        return {**found, "weights": self.weights[0]}
+        return {**found, "weights": self.weights}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> TreeSum:
@@ -329,8 +308,7 @@ class TreeSum(GrownNetwork):
         ahead = own["children"] - np.arange(n_nodes)[:, None]
         is_leaf = (ahead == 0).all(axis=1)
         _check(bool(((ahead > 0).all(axis=1) | is_leaf).all()))  # no way back: it ends
-        more = {**state, "weights": state["weights"].unsqueeze(0)}
-        return cls(**more)
+        return cls(**state)
 
 
 def is_mean_of(task: Task) -> int:

@@ -82,7 +82,7 @@ class TreeTargets:
         y = y.long() if self.task == "multiclass" else y
         logits = torch.from_numpy(np.ascontiguousarray(z[:, rows].T))
         weight = torch.from_numpy(self.weight[rows])
-        losses = row_losses(logits[None], y[None], self.task, weight[None])
+        losses = row_losses(logits, y, self.task, weight)
         return float(losses.sum() / weight.sum())
 
     def _columns(self) -> RowValues:

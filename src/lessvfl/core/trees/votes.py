@@ -35,7 +35,7 @@ class Votes(GrownNetwork):
 
     @property
     def input_weights(self) -> Tensor:
-        """Return what splits gained, (1, 1, columns)."""
+        """Return what splits gained, (1, columns)."""
         return self.splits.weights
 
     @property
@@ -43,20 +43,15 @@ class Votes(GrownNetwork):
         """Return the number of votes for a row."""
         return self.trees.n_outputs
 
-    @property
-    def output_mask(self) -> Tensor:
-        """Return that all are there, (1, n_outputs)."""
-        return self.trees.output_mask
-
     def __call__(self, x: Tensor) -> Tensor:
-        """Map encoded rows (1, n, columns) to votes (1, n, K), as they are counted."""
+        """Map encoded rows (n, columns) to votes (n, K), as they are counted."""
         votes = self.trees.summed(self.splits(x))
-        return sharing.rounded(votes).to(self.input_weights.dtype).unsqueeze(0)
+        return sharing.rounded(votes).to(self.input_weights.dtype)
 
     def narrow(
         self, slots: Tensor | None = None, outputs: Tensor | None = None
     ) -> Votes:
-        """Cut encoded columns (1, columns) that no split needs."""
+        """Cut encoded columns (columns,) that no split needs."""
         return replace(self, splits=self.splits.narrow(slots))
 
     def astype(self, dtype: torch.dtype) -> Votes:
@@ -83,7 +78,7 @@ class Votes(GrownNetwork):
 
     def check(self) -> None:
         """Refuse trees that ask for other splits than there are."""
-        if self.trees.weights.shape[2] != self.splits.n_outputs:
+        if self.trees.weights.shape[1] != self.splits.n_outputs:
             raise ValueError("arrays of trees that do not fit together")
 
 
@@ -100,7 +95,7 @@ class VoteSum(GrownNetwork):
     counts: Tensor  # (parties,), trees of each
     splits: Tensor  # (parties,), splits of these
     shares: Tensor  # (), as of a TreeSum
-    weights: Tensor  # (1, 1, parties x K), all 1
+    weights: Tensor  # (1, parties x K), all 1
 
     @classmethod
     def of(
@@ -113,34 +108,28 @@ class VoteSum(GrownNetwork):
             counts,
             splits,
             torch.tensor(is_mean_of(task), device=device),
-            like.new_ones(1, 1, len(sizes) * n_outputs),
+            like.new_ones(1, len(sizes) * n_outputs),
         )
 
     @property
     def input_weights(self) -> Tensor:
-        """Return that all votes count alike, (1, 1, parties x K)."""
+        """Return that all votes count alike, (1, parties x K)."""
         return self.weights
 
     @property
     def n_outputs(self) -> int:
         """Return the number of raw predictions of a row."""
-        return self.weights.shape[2] // max(1, len(self.counts))
-
-    @property
-    def output_mask(self) -> Tensor:
-        """Return that all are there, (1, n_outputs)."""
-        size = (1, self.n_outputs)
-        return torch.ones(size, dtype=torch.bool, device=self.weights.device)
+        return self.weights.shape[1] // max(1, len(self.counts))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map votes (1, n, parties x K) to raw predictions (1, n, K)."""
-        votes = x[0].double().view(x.shape[1], len(self.counts), -1)
+        """Map votes (n, parties x K) to raw predictions (n, K)."""
+        votes = x.double().view(len(x), len(self.counts), -1)
         return self.counted(votes.sum(dim=1), range(len(self.counts)))
 
     def counted(self, votes: Tensor, present: Sequence[int]) -> Tensor:
-        """Map votes (n, K) of the parties at some places to (1, n, K)."""
+        """Map votes (n, K) of the parties at some places to raw predictions (n, K)."""
         n_trees = int(self.counts[list(present)].sum())
-        return finished(votes, n_trees, int(self.shares)).to(self.weights).unsqueeze(0)
+        return finished(votes, n_trees, int(self.shares)).to(self.weights)
 
     def narrow(
         self, slots: Tensor | None = None, outputs: Tensor | None = None
@@ -155,7 +144,7 @@ class VoteSum(GrownNetwork):
     def state(self) -> dict[str, Tensor]:
         """Return all of it as tensors."""
         own = {"counts": self.counts, "splits": self.splits, "shares": self.shares}
-        return {**own, "weights": self.weights[0]}
+        return {**own, "weights": self.weights}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> VoteSum:
@@ -165,4 +154,4 @@ class VoteSum(GrownNetwork):
         fits = n_parties == len(splits) > 0 and weights.shape[1] % n_parties == 0
         if not fits or bool((counts < 0).any() | (splits < 0).any()):
             raise ValueError("arrays of trees that do not fit together")
-        return cls(counts, splits, state["shares"], weights.unsqueeze(0))
+        return cls(counts, splits, state["shares"], weights)

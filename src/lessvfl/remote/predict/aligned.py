@@ -76,7 +76,7 @@ def asked_for(
     places: Positions, send: Send
 ) -> Callable[..., dict[PartyId, QueryArrays]]:
     """Return how parties are asked in a prediction of rows with hidden paths."""
-    rows = torch.from_numpy(np.ascontiguousarray(places)).unsqueeze(0)
+    rows = torch.from_numpy(np.ascontiguousarray(places))
 
     def take(
         step: PathStep,

@@ -65,7 +65,7 @@ class OpenModel:
     """The model that a server predicts with, and its embeddings of the table's rows."""
 
     message: control.Open
-    h: Tensor  # (1, N, components), all rows of the table
+    h: Tensor  # (N, components), all rows of the table
     has_splits: bool  # whether these are what splits say
     sent: NDArray[np.bool_]  # rows whose embeddings have left; updated as they do
     spent: Spend | None  # of every row, by the noise on its embeddings
@@ -156,10 +156,10 @@ class PartyModels:
         if (noise := self._noise) is None:
             return OpenModel(message, h, has_splits, none, None)
         seed = SECRET + int.from_bytes(keys.derive(secret, "noise"), "big")
-        guard = EmbeddingGuard(noise, self._name, (seed,))
-        parts = torch.split(h, [one.n_components for one in models], dim=2)
+        guard = EmbeddingGuard(noise, self._name, seed)
+        parts = torch.split(h, [one.n_components for one in models], dim=1)
         names = zip(parts, message.seeds, strict=True)
-        h = torch.cat([self._released(guard, *part) for part in names], dim=2)
+        h = torch.cat([self._released(guard, *part) for part in names], dim=1)
         releases = (noise.releases(len(models)),)
         how = (releases, noise.adjacency, noise.covers)
         spent = Spend("noise on embeddings", *how)
@@ -178,12 +178,12 @@ class PartyModels:
         """Return all rows of the table as the network takes them."""
         matrix, _ = model.encoding.apply(self._frame)
         weights = model.net.input_weights
-        return torch.as_tensor(matrix, dtype=weights.dtype).unsqueeze(0)
+        return torch.as_tensor(matrix, dtype=weights.dtype)
 
     def _embed(self, model: FittedParty) -> Tensor:
         """Return the embeddings of all rows; answers are looked up in them."""
         x = self._encode(model)
-        starts = range(0, x.shape[1], ROWS_AT_ONCE)
+        starts = range(0, len(x), ROWS_AT_ONCE)
         with torch.no_grad():
-            parts = [model.net(x[:, start : start + ROWS_AT_ONCE]) for start in starts]
-        return torch.cat(parts, dim=1)
+            parts = [model.net(x[start : start + ROWS_AT_ONCE]) for start in starts]
+        return torch.cat(parts)

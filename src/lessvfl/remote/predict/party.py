@@ -157,7 +157,7 @@ class PredictingParty:
             return requests("before a model", {})
         if not isinstance(at, Aligned):
             return requests("aligning a model", {control.Align: self._alignment_due()})
-        n_rows, width = len(at.rows), at.said.h.shape[2]
+        n_rows, width = len(at.rows), at.said.h.shape[1]
         bounds = {
             control.Align: self._alignment_due(),
             control.Ask: Bound(PLACE_BYTES * n_rows),
@@ -341,8 +341,8 @@ class PredictingParty:
             if len(new):
                 self._tell(model, new)
             model.sent[rows] = True
-        h = model.h[:, torch.from_numpy(rows)]
-        return messages.Embedding("predict", messages.Block(h, (h.shape[2],)))
+        h = model.h[torch.from_numpy(rows)]
+        return messages.Embedding("predict", messages.Block(h))
 
     def _answer_hidden(self, query: messages.Query) -> messages.QueryReply:
         """Take a step of a batch with hidden paths, if the policy allows it.
@@ -374,15 +374,15 @@ class PredictingParty:
     def _begin_batch(self, arrays: QueryArrays) -> messages.QueryReply:
         """Begin a batch of rows; each sum that the server says there is has a price."""
         self._paths = None
-        expect(arrays[:1], (1, -1))
-        model, rows = self._rows(arrays[0][0].long().numpy())
+        expect(arrays[:1], (-1,))
+        model, rows = self._rows(arrays[0].long().numpy())
         if not model.has_splits:
             raise PolicyError(
                 f"Party '{self.name}' hides paths in trees. Got a network."
             )
         # Every time: another sum may be of other weights than the last.
         self._charge(model, rows, len(rows))
-        said = model.h[0, torch.from_numpy(rows)].T > HALF
+        said = model.h[torch.from_numpy(rows)].T > HALF
         paths = PathParty(self.name, said.numpy())
         answer = paths.answer(PathStep.KEYS, arrays[1:])
         n_sums = paths.n_sums
@@ -466,7 +466,7 @@ class PredictingParty:
 
         Without ids all rows of this very table are one answer.
         """
-        h = model.h[0].contiguous().numpy()
+        h = model.h.contiguous().numpy()
         n, bits = h.shape[1], 1 if model.has_splits else 8 * h.itemsize
         gaussian, _ = spent_by(() if model.spent is None else model.spent.releases)
         more = Amounts(n, bits * n, gaussian, predictions=1)

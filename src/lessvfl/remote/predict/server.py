@@ -152,7 +152,7 @@ class Predictor:
         bounds: dict[type, Bound] = {}
         match request:
             case control.Ask(rows):
-                shape, dtype = (1, len(rows), self._sizes[party]), self._dtype
+                shape, dtype = (len(rows), self._sizes[party]), self._dtype
                 block = BlockShape(shape, dtype, 8 * dtype.itemsize)
                 bounds[messages.Embedding] = embedding(block, "predict", False)
             case messages.Query(stage, expects=expects):
@@ -390,7 +390,7 @@ class Predictor:
                 raise PartyLostError([party], why)
             try:
                 z = paths.predict(len(places), take)
-                return np.asarray(z[0].double().numpy())
+                return np.asarray(z.double().numpy())
             except PolicyError:
                 returns += 1
                 if returns > MOST_RETURNS or self._opened.issuperset(self.parties):
@@ -437,9 +437,9 @@ class Predictor:
             if party in replies:
                 blocks.append(replies[party].block.values)
             elif party in self.model.constants:
-                blocks.append(self.model.constants[party].view(1, 1, -1))
+                blocks.append(self.model.constants[party].view(1, -1))
             else:
-                blocks.append(self._mean(party).view(1, 1, -1))
+                blocks.append(self._mean(party).view(1, -1))
         return blocks, list(away)
 
     def _away(self) -> dict[PartyId, str]:
