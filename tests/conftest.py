@@ -51,7 +51,7 @@ LONG = """
 bench/test_equal bench/test_grid bench/test_paper bench/test_paper_page bench/test_peers
 bench/test_studies bench/test_theory cli/test_bad_input cli/test_check cli/test_cli
 cli/test_evaluation cli/test_faults cli/test_json cli/test_model cli/test_results
-conformance/test_transports core/test_evidence core/test_linear core/test_losses
+conformance/test_transports select/test_evidence core/test_linear core/test_losses
 core/test_metrics core/test_trees_sklearn corpus/test_corpus data/test_leaks
 data/test_stored
 methods/test_behaviour methods/test_less_vfl_auto methods/test_methods remote/test_align
@@ -68,7 +68,7 @@ wire/test_ledger
 """.split()
 # Those of them that run what other tests run, too: no coverage is measured there.
 REPEATS = """
-cli/test_bad_input cli/test_cli cli/test_json core/test_evidence core/test_linear
+cli/test_bad_input cli/test_cli cli/test_json select/test_evidence core/test_linear
 core/test_losses core/test_metrics data/test_leaks methods/test_behaviour
 methods/test_less_vfl_auto remote/test_faults remote/test_kit remote/test_predict_docs
 remote/test_remote_files report/test_leading_score report/test_page run/test_fitted

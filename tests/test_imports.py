@@ -26,7 +26,7 @@ SOURCES = {
 COMMON = {"errors", "mechanisms", "settings", "templates", "terms"}
 
 # Besides those, a room may import the rooms (or single modules) on its right.
-MATHEMATICS = {"algorithm", "core", "wire"}
+MATHEMATICS = {"algorithm", "core", "privacy", "select", "wire"}
 BELOW_RUN = MATHEMATICS | {"data", "methods", "party"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -34,10 +34,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": set(),
     "templates": set(),
     "terms": set(),
-    "core": set(),
+    "privacy": set(),
+    "core": {"privacy"},
+    "select": {"core"},
     "data": set(),
     "status": set(),
-    "wire": {"core"},
+    "wire": {"core", "privacy"},
     "algorithm": {"core", "wire"},
     "party": MATHEMATICS,
     "methods": MATHEMATICS,
@@ -68,7 +70,7 @@ ONLY_IN: dict[str, set[str]] = {
     "prometheus_client": {"web"},
     "starlette": {"web", "remote.predict.service"},
     "uvicorn": {"web"},
-    "cryptography": {"core.noise", "core.sharing", "remote"},
+    "cryptography": {"core.sharing", "privacy.draws", "remote"},
     "typer": {"cli", "bench.cli"},
     "jinja2": {"templates"},
     "markupsafe": {"templates", "report.parts"},

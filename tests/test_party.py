@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from lessvfl.core import ending, evidence, plans, shadows, solve
+from lessvfl.core import ending, plans, solve
+from lessvfl.core.guard import EmbeddingGuard
 from lessvfl.core.network import MLP
 from lessvfl.core.party_data import PartyData
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, sample_rows, take
-from lessvfl.core.privacy import ClippedNoise, EmbeddingGuard
 from lessvfl.core.prox import GroupLasso
 from lessvfl.errors import ProtocolError
 from lessvfl.party import Party
+from lessvfl.privacy.noise import ClippedNoise
+from lessvfl.select import evidence, shadows
 from lessvfl.wire.messages import (
     Begin,
     Block,

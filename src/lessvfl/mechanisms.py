@@ -2,7 +2,7 @@
 
 A mechanism is a frozen value that states what it assumes: between which tables it makes
 no difference (`adjacency`), and what of a run that covers (`covers`). Those on labels
-are here, those on gradients and embeddings in ``core/privacy.py``.
+are here, those on gradients and embeddings in ``privacy/noise.py``.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from lessvfl.core.empty import Empty, Substitute
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.finite import finite
 from lessvfl.core.gates import HALF_OPEN, Gates
+from lessvfl.core.guard import EmbeddingGuard
 from lessvfl.core.keeper import below, fill, numbered, under
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import MLP, Network
@@ -31,14 +32,13 @@ from lessvfl.core.plans import (
     sample_rows,
     take,
 )
-from lessvfl.core.privacy import EmbeddingGuard
 from lessvfl.core.protocol import Holder, NewProtocol, QueryStage, Selected, ShownScores
-from lessvfl.core.shadows import ShadowSelection, ShadowSelector
 from lessvfl.core.solve import in_order
 from lessvfl.core.training import PartyTraining
 from lessvfl.core.trees.networks import Splits
 from lessvfl.core.trees.votes import Votes, party_net_of
 from lessvfl.errors import ProtocolError
+from lessvfl.select.shadows import ShadowSelection, ShadowSelector
 from lessvfl.terms import Observer, PartyId, Stage, plural
 from lessvfl.wire import messages
 
@@ -397,7 +397,7 @@ class Party:
         return sample_rows(len(self.X_train), n_rows, self.seed)
 
     def part_of(self, request: messages.Embed) -> slice:
-        """Return the rows of the part that is asked for."""
+        """Return which training or test rows the numbered part of a request is."""
         X = self.X_train if request.rows == "train" else self.X_test
         slices = parts(len(X))
         if not 0 <= request.part < len(slices):

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from lessvfl import data
+from lessvfl.core.guard import EmbeddingGuard
 from lessvfl.core.plans import SECRET, stream
-from lessvfl.core.privacy import ClippedNoise, EmbeddingGuard
 from lessvfl.data import DataConfig, split_rows
+from lessvfl.privacy.noise import ClippedNoise
 from lessvfl.run import profiles, simulate
 from lessvfl.run.build import Builder
 from lessvfl.wire import coding

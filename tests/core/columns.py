@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lessvfl.core.moments import Moments
+from lessvfl.select.moments import Moments
 
 
 def problem(n=400, d=12, E=3, seed=0):

@@ -73,7 +73,7 @@ def test_a_renamed_stage_keeps_its_stream():
 @pytest.mark.parametrize("n_samples", [5, 16, 100])
 def test_blocks_come_whole_and_hold_every_row_once(n_samples, monkeypatch):
     """Rows of a block stand together; the order of blocks and rows is the seed's."""
-    monkeypatch.setattr(plans, "BLOCK", 16)
+    monkeypatch.setattr(plans, "CHUNK", 16)
     batches = Batches(n_samples, 7, 3, ("train",), "blocks")
     first = shuffled(batches, 0)
     order = first.tolist()

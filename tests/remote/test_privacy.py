@@ -49,10 +49,11 @@ from tests.remote.test_remote import (
 
 from lessvfl.core.losses import Labels
 from lessvfl.core.plans import SECRET
-from lessvfl.core.privacy import GradientDefence
 from lessvfl.data import Scratch
 from lessvfl.data.randomised import randomise
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError, RecordError
+from lessvfl.privacy.accounting import epsilon_spent
+from lessvfl.privacy.noise import GradientDefence
 from lessvfl.remote import accounts, price
 from lessvfl.remote.config import PartyConfig, read_side
 from lessvfl.remote.party import PartyProcess
@@ -61,7 +62,6 @@ from lessvfl.remote.predict import models as predict_models
 from lessvfl.remote.server import ServerProcess
 from lessvfl.remote.tables import SeedLabels
 from lessvfl.run import profiles, simulate
-from lessvfl.run.accounting import epsilon_spent
 from lessvfl.run.folder import load
 from lessvfl.wire.control import Restore
 from lessvfl.wire.messages import Begin, Block, Descend, Embed

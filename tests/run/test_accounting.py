@@ -16,8 +16,9 @@ from scipy.stats import norm
 from lessvfl import data, resolve
 from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import RandomisedResponse, Releases
+from lessvfl.privacy.accounting import epsilon_of
 from lessvfl.run import accounting
-from lessvfl.run.accounting import Extent, epsilon_of
+from lessvfl.run.accounting import Extent
 from lessvfl.run.simulate import Job, simulate
 from lessvfl.wire import messages
 from lessvfl_bench.privacy.traffic import Recording

@@ -12,12 +12,12 @@ import torch
 
 import lessvfl
 from lessvfl import data
-from lessvfl.core.moments import Moments, shadow_scores
 from lessvfl.run import experiment, simulate
 from lessvfl.run.export import party_file
 from lessvfl.run.folder import save
 from lessvfl.run.profiles import PROFILES, resolve
 from lessvfl.run.simulate import Job
+from lessvfl.select.moments import Moments, shadow_scores
 
 N = 2000
 BUREAU = ("late", "refused", "insolvent")  # counts, most of them 0

@@ -14,8 +14,8 @@ import torch
 from lessvfl import data, methods, resolve
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.plans import SECRET
-from lessvfl.core.privacy import GradientDefence
 from lessvfl.data import Problem
+from lessvfl.privacy.noise import GradientDefence
 from lessvfl.run.accounting import n_gradients
 from lessvfl.run.build import Builder, clamp_batch
 from lessvfl.run.profiles import Settings

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lessvfl.core.plans import Rows, take
-from lessvfl.core.privacy import GradientDefence
+from lessvfl.privacy.noise import GradientDefence
 from lessvfl.terms import Task
 
 PERFECT = 1e-12  # a variance of what is left; less is none

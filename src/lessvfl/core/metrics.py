@@ -30,8 +30,10 @@ def measure(
     names: Collection[str] | None = None,
     positive: int = 1,
 ) -> dict[str, Tensor]:
-    """Return the measures of a task, or those of these `names`, (...) each.
+    """Return the measures of a task, (...) each.
 
+    They are R2 of a regression; of classes those of what is decided, and what ranks
+    rows (`auc`, `average_precision`), unless `names` are given that leave it out.
     `z` (..., n, 1) or (..., n, C) is what the fusion network gives, `y` (..., n) the
     labels; `offsets` (1,) or (C,) are added to it where a class is decided on. Of two
     classes the average precision is that of the `positive` one.

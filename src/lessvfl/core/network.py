@@ -25,13 +25,13 @@ from lessvfl.core.passes import (
     ACTIVATIONS,
     ChainRule,
     Collapsed,
+    FirstLayerGuard,
     Graph,
-    OutputGuard,
     Passes,
     linear_layer,
     wide,
+    with_pieces,
 )
-from lessvfl.core.pieces import with_pieces
 from lessvfl.core.plans import stream
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -165,7 +165,7 @@ class MLP:
     """The default network: Linear layers with one activation between them.
 
     Weights are (out, in), biases (out,). With `pieces` the first layer sees shares
-    beside every column (``core/pieces.py``), and its weights are (out, in, 1 + k).
+    beside every column (``select/pieces.py``), and its weights are (out, in, 1 + k).
     Weights of many networks may be stacked, (..., out, in), for calls and passes.
     """
 
@@ -174,7 +174,7 @@ class MLP:
         weights: list[Tensor],
         biases: list[Tensor],
         activation: str,
-        guard: OutputGuard | None = None,
+        guard: FirstLayerGuard | None = None,
         pieces: Tensor | None = None,
     ) -> None:
         self.weights = weights
@@ -271,7 +271,7 @@ class MLP:
             self.parameters(), self.activation, inputs, self._guard, self.pieces
         )
 
-    def behind(self, guard: OutputGuard) -> MLP:
+    def behind(self, guard: FirstLayerGuard) -> MLP:
         """Return this network, its weights the same, its first layer's output guarded.
 
         For as long as it is not narrowed.

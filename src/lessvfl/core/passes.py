@@ -8,8 +8,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from lessvfl.core.pieces import with_pieces
-
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor] | None] = {
     "none": None,
     "tanh": torch.tanh,
@@ -46,6 +44,20 @@ class Passes(Protocol):
         Of every parameter in order, and of the input last if that was asked for. They
         hold until the next call.
         """
+
+
+def with_pieces(x: Tensor, pieces: Tensor | None) -> Tensor:
+    """Return columns (n, in), each with its shares beside it, (n, in * (1 + k)).
+
+    `pieces` (in, k, 2) are the start of every piece and one over its width, or 0 for a
+    piece that says nothing.
+    """
+    if pieces is None:
+        return x
+    start, steepness = pieces.unbind(dim=-1)  # (in, k) each
+    x = x.unsqueeze(-1)
+    shares = ((x - start) * steepness).clamp(0, 1) - 0.5 * (steepness > 0)
+    return torch.cat([x, shares], dim=-1).flatten(-2)
 
 
 def wide(w: Tensor, pieces: Tensor | None) -> Tensor:
@@ -103,7 +115,7 @@ class Collapsed:
         return [*grads, gradient @ A.detach()[..., :-1]] if self._inputs else grads
 
 
-class OutputGuard(Protocol):
+class FirstLayerGuard(Protocol):
     """What is done to the output of a first layer before anything else sees it."""
 
     def release(self, h: Tensor) -> Tensor:
@@ -125,7 +137,7 @@ class ChainRule:
         params: list[Tensor],  # weights and biases, layer by layer
         activation: str,
         inputs: bool,
-        guard: OutputGuard | None = None,  # on the first layer's output
+        guard: FirstLayerGuard | None = None,  # on the first layer's output
         pieces: Tensor | None = None,  # of columns whose effect is a curve
     ) -> None:
         self._pieces = pieces

@@ -21,7 +21,7 @@ Rows = slice | Tensor  # a slice, or row numbers (b,)
 RowOrder = Literal["shuffle", "blocks", "file"]
 ROW_ORDERS: tuple[RowOrder, ...] = ("shuffle", "blocks", "file")
 
-BLOCK = 1 << 14  # rows that stand together in a table and are read together
+CHUNK = 1 << 14  # rows that stand together in a table and are read together
 MANY_ROWS = 1 << 20  # from here on a few rows are drawn one by one
 PART = 1 << 16  # rows that are embedded, sent and scored together, where all are
 
@@ -207,15 +207,18 @@ class Batches:
             yield self._used(places).to(device)
 
     def _places(self, epoch: int) -> Iterator[Tensor]:
-        """Yield the batches as places: blocks in random order, and their rows."""
+        """Yield batches of places: chunks of neighbours in random order, each shuffled.
+
+        The last batch may be smaller.
+        """
         name: tuple[str | int, ...] = (*self.name, "rows", epoch)
-        n_blocks = -(-self.n_used // BLOCK)
+        n_blocks = -(-self.n_used // CHUNK)
         ready = torch.zeros(0, dtype=torch.long)
         order = torch.randperm(n_blocks, generator=stream(self.seed, *name))
         for block in order.tolist():
-            size = min(BLOCK, self.n_used - block * BLOCK)
+            size = min(CHUNK, self.n_used - block * CHUNK)
             rows = torch.randperm(size, generator=stream(self.seed, *name, block))
-            ready = torch.cat([ready, block * BLOCK + rows])
+            ready = torch.cat([ready, block * CHUNK + rows])
             while len(ready) >= self.batch_size:
                 yield ready[: self.batch_size]
                 ready = ready[self.batch_size :]
@@ -392,7 +395,7 @@ class PathPlan:
 
 @dataclass(frozen=True)
 class ShadowPlan:
-    """How a party selects features by its shadows (``core/evidence.py``).
+    """How a party selects features by its shadows (``select/evidence.py``).
 
     The stage ``select_again`` is a second pass. It removes features that say nothing
     beside the others where that loses at most the share `loss` of what is explained of

@@ -94,7 +94,10 @@ class VotingParty:
         self._due = VoteStep.KEYS
 
     def answer(self, step: int, arrays: QueryArrays) -> tuple[Tensor, ...]:
-        """Answer one query; only the first party is asked for the seed."""
+        """Answer the step due: keys, perhaps the seed, votes, a check; or refuse.
+
+        Only the first party is asked for the seed.
+        """
         if step != self._due and not (step == VoteStep.VOTE == self._due + 1):
             raise ValueError("a step of the count that is over, or not yet due")
         self._due = VoteStep(min(step + 1, VoteStep.CHECK))

@@ -5,7 +5,7 @@ components alone, every party its features alone, train on. Inside it differs. S
 takes its lambda from rows held out (``core/head_path.py``). Stage 3 does not match the
 pre-trained embedding: a party regresses responses, made of the gradients that it was
 sent, on its columns by a group lasso, and keeps what scrambled copies of these columns
-do not reach (``core/evidence.py``). A second pass after an epoch of training selects
+do not reach (``select/evidence.py``). A second pass after an epoch of training selects
 once more. docs/selection.md says how, docs/derivation.md why, and what that controls.
 """
 

@@ -106,6 +106,7 @@ class GrowingParty(abc.ABC):
         return self._holder
 
     def _layout(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
+        """Tell how columns are binned: how many bins, and which have gaps or kinds."""
         expect(arrays)
         layout = self._at_work.bins.layout
         flags = layout.missing + 2 * layout.categorical.astype(np.uint8)
@@ -119,7 +120,7 @@ class GrowingParty(abc.ABC):
         return self._sums.mask(numbers, arrays)
 
     def _begin(self, nodes: list[int], arrays: QueryArrays) -> TreeAnswer:
-        """Take gradients; return the sums of whole trees."""
+        """Begin trees: take flags of rows and columns, and gradients; sum at nodes."""
         expect(arrays, (-1,), (-1, -1, self._n_rows))
         flags, values = arrays
         n_trees, more = len(values), self._sums.n_flags
@@ -177,7 +178,7 @@ class GrowingParty(abc.ABC):
         return (write_flags(found),)
 
     def _end(self, rules: list[int], arrays: QueryArrays) -> TreeAnswer:
-        """Keep features by what they gained; at last use the trees."""
+        """End trees: `rules` number this party's splits that stay, with their gains."""
         expect(arrays, (0,), (len(rules),))
         if self._phase is Phase.TRY:
             raise ValueError("an end of trees that neither select nor stay")

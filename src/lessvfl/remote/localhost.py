@@ -25,7 +25,6 @@ import yaml
 from numpy.typing import NDArray
 
 from lessvfl import data
-from lessvfl.core.evidence import matches
 from lessvfl.data import Blocks, Dataset, PartyTable, Problem
 from lessvfl.errors import ConfigError, LessVFLError, ProtocolError
 from lessvfl.remote import certificates, policy
@@ -35,6 +34,7 @@ from lessvfl.run.numbers import join_numbers, removed_share
 from lessvfl.run.profiles import Settings
 from lessvfl.run.record import RunRecord
 from lessvfl.run.simulate import Job
+from lessvfl.select.evidence import matches
 from lessvfl.status import Status, file
 from lessvfl.terms import plural
 

@@ -23,12 +23,13 @@ from lessvfl.data import Dataset, Places, digest_of, fold_seeds
 from lessvfl.data.randomised import draws_of, randomise
 from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import RandomisedResponse
+from lessvfl.privacy.accounting import epsilon_of, spent_by
 from lessvfl.remote.accounts import Accounts, Amounts, Charge, Most
 from lessvfl.remote.align.ids import account_name
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.policy import LabelPolicy, Policy
 from lessvfl.remote.tables import LabelTable
-from lessvfl.run.accounting import Spend, epsilon_of, of_labels, spent_by, unpriced
+from lessvfl.run.accounting import Spend, of_labels, unpriced
 from lessvfl.run.profiles import Settings
 
 ROUNDING = 1e-9  # of sums, as a share

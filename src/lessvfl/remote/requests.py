@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl.core.plans import QueryPlan, TrainPlan, are_alike
-from lessvfl.core.privacy import ClippedNoise
 from lessvfl.data import Encoding, Places
 from lessvfl.errors import LessVFLError, PolicyError, ProtocolError
 from lessvfl.party import Party
+from lessvfl.privacy.noise import ClippedNoise
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.run.accounting import Spend
 from lessvfl.terms import PartyId

@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lessvfl.errors import PolicyError
+from lessvfl.privacy.accounting import epsilon_spent, spent_by
 from lessvfl.remote.accounts import DAYS, Accounts, Amounts, Charge, Most
 from lessvfl.remote.align import Ids
 from lessvfl.remote.align.keys import SECRET_BYTES
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.policy import PolicyChecker
 from lessvfl.remote.price import Price, is_beyond
-from lessvfl.run.accounting import Spend, epsilon_spent, spent_by
+from lessvfl.run.accounting import Spend
 from lessvfl.terms import MINUTE, plural
 
 ROUNDS_AHEAD = 64  # written to the file before they are spent

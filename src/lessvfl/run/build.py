@@ -18,17 +18,18 @@ from torch import Tensor, nn
 
 from lessvfl import methods
 from lessvfl.core.device import resolve_device
-from lessvfl.core.evidence import matches
+from lessvfl.core.guard import EmbeddingGuard
 from lessvfl.core.lifted import Factory, Lifted, find_factory
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.core.party_data import PartyData, cut_columns
-from lessvfl.core.privacy import ClippedNoise, EmbeddingGuard, GradientDefence
 from lessvfl.data import CellCounts, Encoding, Problem, Scratch, StoredTable
 from lessvfl.errors import ConfigError, warn
 from lessvfl.mechanisms import GRADIENT_DEFENCES, RandomisedResponse
 from lessvfl.party import Party
+from lessvfl.privacy.noise import ClippedNoise, GradientDefence
 from lessvfl.run.profiles import Settings
+from lessvfl.select.evidence import matches
 from lessvfl.settings import known_as
 from lessvfl.terms import Observer, PartyId, Task
 

@@ -46,7 +46,7 @@ class Shape:
     slots: tuple[bool, ...] | None  # kept slots and outputs of a module
     outputs: tuple[bool, ...] | None
     kind: str = "layers"  # or one of GROWN, whose weights say all
-    pieces: int = 0  # of every column, beside its value (``core/pieces.py``)
+    pieces: int = 0  # of every column, beside its value (``select/pieces.py``)
 
     @classmethod
     def of(

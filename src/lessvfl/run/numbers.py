@@ -23,12 +23,12 @@ from lessvfl.core.device import resolve_device
 from lessvfl.core.metrics import support_f1
 from lessvfl.core.network import Network
 from lessvfl.core.party_data import Outcome
-from lessvfl.core.power import Sight, correlation_of
 from lessvfl.core.trees.networks import TreeSum
 from lessvfl.core.trees.votes import VoteSum
 from lessvfl.data import PartyTable, Problem, class_counts
 from lessvfl.run.accounting import Spend, finite
 from lessvfl.run.profiles import Settings
+from lessvfl.select.power import Sight, correlation_of
 from lessvfl.terms import MEASURES, Event, PartyId, Task
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import Parties

@@ -234,7 +234,11 @@ class Recorder:
         )
 
     def _refuse_infinite(self, event: Event, outputs: Sequence[Tensor]) -> None:
-        """Stop where the last step of an epoch left networks of no use."""
+        """Refuse a last output, the server's, that is not finite.
+
+        `outputs` are of all parties in order, then of the server; the error names the
+        first of them that is not finite.
+        """
         if bool(outputs[-1].isfinite().all()):
             return
         assert self._server is not None

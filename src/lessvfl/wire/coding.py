@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl.core import noise
+from lessvfl.privacy import draws
 
 Float32s = NDArray[np.float32]
 BITS = (4, 8, 16, 32)
@@ -107,7 +107,7 @@ def encode_alike(
     exact = np.stack([block.numpy(force=True) for block in blocks])
     exact = exact.astype(np.float32, copy=False)
     width = exact.shape[2]
-    begin = [[noise.uniforms(seed, width, "round", *name)] for name in names]
+    begin = [[draws.uniforms(seed, width, "round", *name)] for name in names]
     parts = [torch.from_numpy(p) for p in _round(exact, np.array(begin), bits)]
     return [
         (Coded(levels, low, step, bits), rounded.to(blocks[0]))

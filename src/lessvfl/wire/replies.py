@@ -67,7 +67,11 @@ class ReplyRules:
         return complaint
 
     def _end(self, party: PartyId, request: messages.Billed, size: int) -> Bound:
-        """Return the bound of the end of a stage: of a silent party, its constant."""
+        """Return the bound of the reply that ends a stage.
+
+        It is of that stage, and has a constant of `size` numbers where the party falls
+        silent, which it may only where features are removed.
+        """
         asks = isinstance(request, messages.Select | messages.Query)
         may_remove = asks or self._at[party][0].selects
         constant = BlockShape((size,), self.dtype, 8 * self.dtype.itemsize)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 from torch import Tensor
 
-from lessvfl.core.privacy import EmbeddingGuard
+from lessvfl.core.guard import EmbeddingGuard
 from lessvfl_bench.privacy.traffic import AnyArray
 
 BitMatrix = NDArray[np.uint64]  # of bits, 64 a word

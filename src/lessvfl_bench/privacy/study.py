@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lessvfl import data, methods
+from lessvfl.core.guard import EmbeddingGuard
 from lessvfl.core.plans import SECRET
-from lessvfl.core.privacy import EmbeddingGuard
 from lessvfl.data import PartyTable, Problem
 from lessvfl.errors import ConfigError
 from lessvfl.report.parts import markdown_table

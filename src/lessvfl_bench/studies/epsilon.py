@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from lessvfl import data
-from lessvfl.core.privacy import ClippedNoise
 from lessvfl.data import Dataset
+from lessvfl.privacy.noise import ClippedNoise
 from lessvfl.report.parts import markdown_table
 from lessvfl.run import accounting, profiles, simulate
 from lessvfl.run.profiles import Settings

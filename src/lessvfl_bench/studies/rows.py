@@ -20,9 +20,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from lessvfl import methods
-from lessvfl.core.alike import likeness, near_copies
 from lessvfl.report.parts import markdown_table
 from lessvfl.run import profiles, simulate
+from lessvfl.select.alike import likeness, near_copies
 from lessvfl.terms import stream_seed
 from lessvfl_bench.shapes.held_out import make
 from lessvfl_bench.shapes.made import N_EACH, N_ROWS, KnownTable, deal, linear, shape_of

@@ -12,12 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lessvfl.core.guard import EmbeddingGuard
 from lessvfl.core.lifted import find_factory
 from lessvfl.core.plans import SECRET
-from lessvfl.core.privacy import ClippedNoise, EmbeddingGuard
 from lessvfl.core.trees.networks import Splits
 from lessvfl.data import Frame
 from lessvfl.errors import ConfigError
+from lessvfl.privacy.noise import ClippedNoise
 from lessvfl.remote.align import keys
 from lessvfl.remote.align.ids import Ids
 from lessvfl.remote.config import PartyConfig

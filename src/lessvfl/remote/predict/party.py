@@ -25,6 +25,7 @@ from lessvfl.core.trees.networks import HALF
 from lessvfl.data import Frame
 from lessvfl.data.id_kinds import rewritten
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError
+from lessvfl.privacy.accounting import spent_by
 from lessvfl.remote.accounts import BITS, Amounts, Most
 from lessvfl.remote.align import Ids, PartyAligner, keys
 from lessvfl.remote.align.messages import most_asked
@@ -54,7 +55,6 @@ from lessvfl.remote.session import (
     answer_alignment,
 )
 from lessvfl.remote.spent import AccountBudget, PredictionBudget
-from lessvfl.run.accounting import spent_by
 from lessvfl.run.record import JOURNAL, TOLD
 from lessvfl.terms import MINUTE
 from lessvfl.wire import codec, control, dial, messages

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lessvfl.core.moments import RIDGE, Moments, chance, dimension
-from lessvfl.core.pairs import AT_ONCE, MOST_COLUMNS, MOST_ROWS
+from lessvfl.select.moments import RIDGE, Moments, chance, dimension
+from lessvfl.select.pairs import AT_ONCE, MOST_COLUMNS, MOST_ROWS
 
 SIGN = 0.1  # share of useless columns with a sign of a curve, and with one of a pair
 WAVES = 5  # half periods of cosines of the rank: the first is up or down, the next a U

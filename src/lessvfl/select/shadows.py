@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lessvfl.core import evidence
-from lessvfl.core.alike import Likeness
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.keeper import by_number, numbered
 from lessvfl.core.network import MLP, Network
-from lessvfl.core.pieces import pieces_for_curves
 from lessvfl.core.plans import FitPlan, ShadowPlan, take
-from lessvfl.core.responses import Memory, latest, responses, standardised
 from lessvfl.core.solve import fit_held_out
 from lessvfl.errors import ProtocolError
+from lessvfl.select import evidence
+from lessvfl.select.alike import Likeness
+from lessvfl.select.pieces import pieces_for_curves
+from lessvfl.select.responses import Memory, latest, responses, standardised
 from lessvfl.terms import PartyId
 
 Seen = Sequence[Tensor]  # what a memory has: rows (n,), embeddings, gradients

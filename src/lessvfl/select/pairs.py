@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lessvfl.core.moments import ENOUGH_ROWS, Moments, dimension, scramble
+from lessvfl.select.moments import ENOUGH_ROWS, Moments, dimension, scramble
 
 MARGIN = 12.0  # how far above chance a pair must be: e^-6 as likely
 MOST_COLUMNS = 1024  # whose products are looked at: those that say most alone

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lessvfl.core import losses, responses
+from lessvfl.core import losses
+from lessvfl.select import responses
 
 
 def test_a_row_counts_once_as_it_was_seen_last():

@@ -8,9 +8,9 @@ import torch
 from sklearn.linear_model import MultiTaskLasso
 from tests.core.columns import problem, seen
 
-from lessvfl.core import group_path as room
-from lessvfl.core.group_path import group_path
 from lessvfl.core.prox import GroupLasso
+from lessvfl.select import group_path as room
+from lessvfl.select.group_path import group_path
 
 
 def gram(data):

@@ -10,18 +10,14 @@ import pytest
 import torch
 from scipy import optimize
 
+from lessvfl.core.guard import EmbeddingGuard
 from lessvfl.core.lifted import Lifted
 from lessvfl.core.losses import row_losses
 from lessvfl.core.network import MLP
-from lessvfl.core.noise import block_draws, quantised
-from lessvfl.core.privacy import (
-    ClippedNoise,
-    EmbeddingGuard,
-    GradientDefence,
-    marvell_variances,
-)
 from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import RandomisedResponse
+from lessvfl.privacy.draws import block_draws, quantised
+from lessvfl.privacy.noise import ClippedNoise, GradientDefence, marvell_variances
 from lessvfl.terms import Task
 
 N = 200_000

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ncx2
 
-from lessvfl.core.evidence import SelectionPass, Subject
 from lessvfl.core.plans import ShadowPlan
-from lessvfl.core.power import DOUBT, PLACES, TERMS, Sight, beyond
+from lessvfl.select.evidence import SelectionPass, Subject
+from lessvfl.select.power import DOUBT, PLACES, TERMS, Sight, beyond
 
 
 @given(

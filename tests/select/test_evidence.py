@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from lessvfl import data
-from lessvfl.core import evidence, moments
-from lessvfl.core.evidence import SelectionPass, Subject
-from lessvfl.core.moments import Moments
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import FitPlan, ShadowPlan
-from lessvfl.core.responses import standardised
 from lessvfl.core.solve import fit_held_out
 from lessvfl.errors import ConfigError
 from lessvfl.run import profiles, simulate
 from lessvfl.run.simulate import Job
+from lessvfl.select import evidence, moments
+from lessvfl.select.evidence import SelectionPass, Subject
+from lessvfl.select.moments import Moments
+from lessvfl.select.responses import standardised
 
 PLAN = ShadowPlan("select_features", 0.03)
 KEPT = ("strength", "must keep", "pair")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from lessvfl.core.moments import Moments
+    from lessvfl.select.moments import Moments
 
 GAP = 1e-6  # as a share of the responses' variance, at which a lambda is solved
 MOST_STEPS = 2000

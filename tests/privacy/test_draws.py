@@ -9,14 +9,14 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy import stats
 
-from lessvfl.core import noise
 from lessvfl.core.plans import SECRET
+from lessvfl.privacy import draws
 
 N = 400_000
 
 
 def test_draws_are_normal():
-    (drawn,) = noise.normals([b"k" * 32], N)
+    (drawn,) = draws.normals([b"k" * 32], N)
     error = N**-0.5
     assert abs(drawn.mean()) < 4 * error
     assert abs(drawn.var() - 1) < 4 * 2**0.5 * error
@@ -32,27 +32,27 @@ def test_draws_are_those_of_chacha20():
     words = np.frombuffer(cipher.update(bytes(32)), dtype="<u8")
     length, angle = (words >> np.uint64(11)).astype(float).reshape(2, 2) / 2**53
     wanted = np.sqrt(-2 * np.log(1 - length)) * np.cos(2 * np.pi * angle)
-    assert noise.normals([b"k" * 32], 4)[0, :2] == pytest.approx(wanted)
+    assert draws.normals([b"k" * 32], 4)[0, :2] == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
 def test_every_key_has_draws_of_its_own(n):
-    both = noise.normals([b"a" * 32, b"b" * 32], n)
+    both = draws.normals([b"a" * 32, b"b" * 32], n)
     assert both.shape == (2, n)
-    assert (both[:1] == noise.normals([b"a" * 32], n)).all()
+    assert (both[:1] == draws.normals([b"a" * 32], n)).all()
     assert (both[0] != both[1]).all()
 
 
 def test_a_block_has_noise_by_secret_place_and_values():
     values = np.arange(12).reshape(4, 3)
-    drawn = noise.block_draws(SECRET, "run", 3)(values)
-    assert (noise.block_draws(SECRET, "run", 3)(values) == drawn).all()
+    drawn = draws.block_draws(SECRET, "run", 3)(values)
+    assert (draws.block_draws(SECRET, "run", 3)(values) == drawn).all()
     others = [
-        noise.block_draws(SECRET + 1, "run", 3)(values),
-        noise.block_draws(SECRET, "run", 4)(values),
-        noise.block_draws(SECRET, "run3")(values),
-        noise.block_draws(SECRET, "run", 3)(values.reshape(3, 4)).reshape(4, 3),
-        noise.block_draws(SECRET, "run", 3)(values + (values == 11)),
+        draws.block_draws(SECRET + 1, "run", 3)(values),
+        draws.block_draws(SECRET, "run", 4)(values),
+        draws.block_draws(SECRET, "run3")(values),
+        draws.block_draws(SECRET, "run", 3)(values.reshape(3, 4)).reshape(4, 3),
+        draws.block_draws(SECRET, "run", 3)(values + (values == 11)),
     ]
     assert all((other != drawn).all() for other in others)
 
@@ -60,14 +60,14 @@ def test_a_block_has_noise_by_secret_place_and_values():
 def test_rows_have_noise_by_id_and_values_whichever_others_are_there():
     values = np.arange(12).reshape(4, 3)
     ids = ["i:1", "i:2", "i:3", "i:4"]
-    drawn = noise.row_draws(SECRET, "predict", ids=ids)(values)
+    drawn = draws.row_draws(SECRET, "predict", ids=ids)(values)
     order = [2, 0, 3]
-    some = noise.row_draws(SECRET, "predict", ids=[ids[i] for i in order])
+    some = draws.row_draws(SECRET, "predict", ids=[ids[i] for i in order])
     assert (some(values[order]) == drawn[order]).all()
     moved = values + np.eye(4, 3, dtype=int)
-    other = noise.row_draws(SECRET, "predict", ids=ids)(moved)
+    other = draws.row_draws(SECRET, "predict", ids=ids)(moved)
     assert ((other != drawn).all(axis=1) == [True, True, True, False]).all()
-    swapped = noise.row_draws(SECRET, "predict", ids=ids[::-1])(values)
+    swapped = draws.row_draws(SECRET, "predict", ids=ids[::-1])(values)
     assert (swapped != drawn).all()
 
 
@@ -75,34 +75,34 @@ def test_rows_without_ids_that_are_equal_have_noise_of_their_own():
     """Once, they left equal behind any noise: a column of two values was read whole."""
     cells = np.arange(400) % 2
     rows = np.stack([0.3 * cells - 0.1, 0.2 - 0.1 * cells], axis=1)
-    draw = noise.row_draws(SECRET, "predict", ids=None)
-    sent = noise.noisy_rows(rows, 1.0, 20.0, draw)
+    draw = draws.row_draws(SECRET, "predict", ids=None)
+    sent = draws.noisy_rows(rows, 1.0, 20.0, draw)
     assert len(np.unique(sent, axis=0)) == len(rows)
-    assert (noise.noisy_rows(rows[:9], 1.0, 20.0, draw) == sent[:9]).all()
+    assert (draws.noisy_rows(rows[:9], 1.0, 20.0, draw) == sent[:9]).all()
 
 
 @pytest.mark.parametrize(("clip", "deviation"), [(1.0, 3.0), (0.2, 0.0002), (7.3, 900)])
 def test_what_leaves_is_exact_on_its_grid(clip, deviation):
     rows = np.random.default_rng(0).normal(size=(20_000, 3)) * clip
-    left = noise.noisy_rows(rows, clip, deviation, noise.block_draws(SECRET, "a"))
+    left = draws.noisy_rows(rows, clip, deviation, draws.block_draws(SECRET, "a"))
     grid = 2.0 ** (np.floor(np.log2(deviation)) - 12)
     steps = left / grid
     assert (steps == np.rint(steps)).all()
     assert np.abs(steps).max() < 2**24
     assert (left.astype(np.float32) == left).all()
-    clipped = noise.quantised(rows, clip, grid) * grid
+    clipped = draws.quantised(rows, clip, grid) * grid
     drawn = ((left - clipped) / deviation).ravel()
     assert drawn.std() == pytest.approx(1, abs=0.01)
     assert stats.kstest(drawn, "norm").pvalue > 0.01
 
 
 def test_uniform_draws_are_even_and_by_seed_and_name():
-    drawn = noise.uniforms(SECRET, N, "round", "up", 3)
+    drawn = draws.uniforms(SECRET, N, "round", "up", 3)
     assert ((drawn >= 0) & (drawn < 1)).all()
     assert stats.kstest(drawn, "uniform").pvalue > 0.01
-    assert (drawn[:9] == noise.uniforms(SECRET, 9, "round", "up", 3)).all()
-    assert (drawn[:9] != noise.uniforms(SECRET, 9, "round", "up", 4)).all()
-    assert (drawn[:9] != noise.uniforms(SECRET + 1, 9, "round", "up", 3)).all()
+    assert (drawn[:9] == draws.uniforms(SECRET, 9, "round", "up", 3)).all()
+    assert (drawn[:9] != draws.uniforms(SECRET, 9, "round", "up", 4)).all()
+    assert (drawn[:9] != draws.uniforms(SECRET + 1, 9, "round", "up", 3)).all()
 
 
 def test_a_secret_stands_behind_every_key():
@@ -110,5 +110,5 @@ def test_a_secret_stands_behind_every_key():
     values = np.zeros((2, 2), dtype=np.int64)
     place = repr((("a",), (2, 2))).encode()
     plain = hashlib.sha256(place + hashlib.sha256(values.tobytes()).digest()).digest()
-    drawn = noise.block_draws(SECRET, "a")(values)
-    assert (noise.normals([plain], 4).reshape(2, 2) != drawn).all()
+    drawn = draws.block_draws(SECRET, "a")(values)
+    assert (draws.normals([plain], 4).reshape(2, 2) != drawn).all()

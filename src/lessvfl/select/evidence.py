@@ -28,14 +28,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lessvfl.core import curves, moments
-from lessvfl.core.alike import Likeness, as_they_come, likeness, near_copies
 from lessvfl.core.finite import finite
-from lessvfl.core.group_path import group_path
-from lessvfl.core.moments import ENOUGH_ROWS, RIDGE, Moments, Rule
-from lessvfl.core.pairs import MOST_ROWS, pairs
 from lessvfl.core.plans import ShadowPlan, stream
-from lessvfl.core.power import Sight
+from lessvfl.select import curves, moments
+from lessvfl.select.alike import Likeness, as_they_come, likeness, near_copies
+from lessvfl.select.group_path import group_path
+from lessvfl.select.moments import ENOUGH_ROWS, RIDGE, Moments, Rule
+from lessvfl.select.pairs import MOST_ROWS, pairs
+from lessvfl.select.power import Sight
 from lessvfl.terms import Reason, SelectionRule
 
 SMALLEST = 10**-2.5  # the end of the path, as a share of the lambda that keeps nothing

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lessvfl.core import curves
-from lessvfl.core.evidence import SelectionPass, Subject
-from lessvfl.core.moments import Moments
 from lessvfl.core.plans import ShadowPlan
+from lessvfl.select import curves
+from lessvfl.select.evidence import SelectionPass, Subject
+from lessvfl.select.moments import Moments
 
 PLAN = ShadowPlan("select_again", 0.01)
 N = 2000

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from lessvfl.core import moments
-from lessvfl.core.alike import as_they_come, likeness, near_copies
-from lessvfl.core.evidence import SelectionPass, Subject
-from lessvfl.core.moments import Moments
 from lessvfl.core.plans import ShadowPlan, stream
+from lessvfl.select import moments
+from lessvfl.select.alike import as_they_come, likeness, near_copies
+from lessvfl.select.evidence import SelectionPass, Subject
+from lessvfl.select.moments import Moments
 
 N, D = 1600, 20
 PLAN = ShadowPlan("select_features", 0.03, again=True)

@@ -16,11 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl.core.network import MLP, Network
-from lessvfl.core.noise import LEAST_NOISE, Draw, block_draws, noisy_rows, row_draws
 from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import GradientDefenceName, Releases
-from lessvfl.terms import PartyId
+from lessvfl.privacy.draws import LEAST_NOISE, Draw, block_draws, noisy_rows
 
 TINY = 1e-12  # a norm, or a square of one, that counts as none
 GRID = np.linspace(0, 1, 65)  # shares of a power that are tried
@@ -32,7 +30,7 @@ class ClippedNoise:
     """Rows of numbers clipped to a norm, with Gaussian noise on every number.
 
     `noise` is the deviation as a multiple of `clip`. Another row in the place of one
-    moves it by twice the clip at most: the sensitivity. ``core/noise.py`` has the
+    moves it by twice the clip at most: the sensitivity. ``privacy/draws.py`` has the
     release itself.
     """
 
@@ -99,58 +97,6 @@ def norms_of(rows: Tensor) -> Tensor:
 def as_floats(values: Tensor) -> NDArray[np.float64]:
     """Return values as an array of their own."""
     return values.detach().cpu().numpy().astype(np.float64)
-
-
-# ------------------------------------------------------------------- what a party sends
-
-
-@dataclass
-class EmbeddingGuard:
-    """Noise on all embeddings that leave a party, or on what they are computed from.
-
-    It is keyed by the party's own secret and by what it is added to: the same
-    embeddings sent again have the same noise, and others at the same step, after a
-    break, have noise of their own.
-    """
-
-    mechanism: ClippedNoise
-    party: PartyId
-    seed: int  # the party's own
-    inside: bool = False  # on the first layer's output, in the place of embeddings
-
-    def release(self, h: Tensor, *name: str | int) -> Tensor:
-        """Return numbers of rows (n, width) as they may leave."""
-        draw = block_draws(self.seed, "embeddings", self.party, *name)
-        return self.mechanism.release(h, draw)
-
-    def release_by_row(
-        self, h: Tensor, *name: str | int, ids: Sequence[str] | None
-    ) -> Tensor:
-        """Return the same, no row's noise depending on which others are there."""
-        draw = row_draws(self.seed, "embeddings by row", self.party, *name, ids=ids)
-        return self.mechanism.release(h, draw)
-
-    def back(self, gradient: Tensor, h: Tensor) -> Tensor:
-        """Return the gradient by what was given to :meth:`release`."""
-        return self.mechanism.back(gradient, h)
-
-    def around(self, net: Network) -> Network:
-        """Return a network as rows pass it whose embeddings leave."""
-        if not self.inside:
-            return net
-        if not isinstance(net, MLP):
-            raise ConfigError(
-                "The 'noise_at' setting first-layer is of the networks that lessvfl "
-                "makes itself. Got a network of your own."
-            )
-        return net.behind(self)
-
-    def clear(self, h: Tensor, net: Network, X: Tensor) -> Tensor:
-        """Return embeddings h of rows X as they would be without the noise."""
-        if not self.inside:
-            return self.mechanism.clipped(h)
-        with torch.no_grad():
-            return net(X)
 
 
 # ------------------------------------------------------------------ what a server sends

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lessvfl.core import moments
+from lessvfl.select import moments
 
 DOUBT = 0.05  # how often a column has more than is said that it has at most
 HALVINGS = 30

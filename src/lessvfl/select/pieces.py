@@ -12,27 +12,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lessvfl.core.moments import ENOUGH_ROWS, chance, dimension
+from lessvfl.core.passes import with_pieces
+from lessvfl.select.moments import ENOUGH_ROWS, chance, dimension
 
 MOST_PIECES = 16
 ROWS_PER_PIECE = 60
 LEVEL = 0.9999  # of chance, and how many times more than that makes a column curved:
 TELLING = 2.5  # of a rare class, responses to straight lines are bent a little, too
 DEPENDENT = 1e-3  # of the largest singular value, below which a direction is none
-
-
-def with_pieces(x: Tensor, pieces: Tensor | None) -> Tensor:
-    """Return columns (n, in), each with its shares beside it, (n, in * (1 + k)).
-
-    `pieces` (in, k, 2) are the start of every piece and one over its width, or 0 for a
-    piece that says nothing.
-    """
-    if pieces is None:
-        return x
-    start, steepness = pieces.unbind(dim=-1)  # (in, k) each
-    x = x.unsqueeze(-1)
-    shares = ((x - start) * steepness).clamp(0, 1) - 0.5 * (steepness > 0)
-    return torch.cat([x, shares], dim=-1).flatten(-2)
 
 
 def pieces_for_curves(

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from lessvfl.core.pieces import (
+from lessvfl.core.passes import with_pieces
+from lessvfl.select.pieces import (
     MOST_PIECES,
     ROWS_PER_PIECE,
     pieces_for_curves,
-    with_pieces,
 )
 
 

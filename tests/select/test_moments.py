@@ -10,9 +10,9 @@ import torch
 from scipy import stats
 from tests.core.columns import problem, seen
 
-from lessvfl.core import moments
-from lessvfl.core.group_path import group_path
-from lessvfl.core.moments import Moments, Rule
+from lessvfl.select import moments
+from lessvfl.select.group_path import group_path
+from lessvfl.select.moments import Moments, Rule
 
 PAIRED = [0, 0, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8]  # the groups of twelve columns
 

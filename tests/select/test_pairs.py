@@ -7,8 +7,8 @@ import pytest
 import torch
 from tests.core.columns import seen
 
-from lessvfl.core import pairs as room
-from lessvfl.core.pairs import pairs
+from lessvfl.select import pairs as room
+from lessvfl.select.pairs import pairs
 
 
 def drawn(n, d, seed=0):

@@ -1,0 +1,1 @@
+"""Selection without a lambda: responses, moments, paths, shadows, pairs, curves."""
