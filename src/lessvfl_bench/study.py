@@ -11,12 +11,10 @@ import dataclasses
 import functools
 import hashlib
 import json
-import multiprocessing
-import os
 import statistics
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from typing import Any, ClassVar, ParamSpec
 import torch
 
 from lessvfl.errors import ConfigError, DataError
+from lessvfl.run.processes import processes
 from lessvfl.run.record import write_atomically
 from lessvfl_bench.store import Records
 
@@ -179,14 +178,12 @@ def workers(n_jobs: int) -> Iterator[Call]:
     if n_jobs == 1:
         yield lambda function, tasks: ((task, function(*task)) for task in tasks)
         return
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before a process loads PyTorch
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(n_jobs, spawn) as pool:
+    with processes(n_jobs) as submit:
 
         def call(
             function: Callable[..., Any], tasks: Sequence[StudyTask]
         ) -> Iterator[tuple[StudyTask, Any]]:
-            waiting = {pool.submit(function, *task): task for task in tasks}
+            waiting = {submit(function, *task): task for task in tasks}
             for done in as_completed(waiting):
                 yield waiting[done], done.result()
 

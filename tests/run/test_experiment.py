@@ -195,3 +195,20 @@ def test_every_run_is_handed_over_before_the_next_begins(monkeypatch):
     with pytest.raises(RuntimeError, match="no more"):
         experiment.run(job, [0, 1, 2, 3], done=done.append)
     assert [run.numbers["seed"] for run in done] == [0, 1]
+
+
+def test_seeds_at_a_time_are_those_in_turn():
+    """They come in the order asked for, with what each of them warned of."""
+    job = a_job("less-vfl-auto", spurious=0.5, batch_size=5000)
+    done: list[simulate.Run] = []
+    with pytest.warns(LessVFLWarning, match="'batch_size' setting is 5000"):
+        at_a_time = simulate.simulate(job, [1, 0], done=done.append, n_jobs=2)
+    with pytest.warns(LessVFLWarning, match="'batch_size' setting is 5000"):
+        in_turn = simulate.simulate(job, [1, 0])
+    assert {run.numbers["seed"] for run in done} == {0, 1}
+    for other, run in zip(at_a_time, in_turn, strict=True):
+        assert other.numbers["seed"] == run.numbers["seed"]
+        assert other.numbers["features"] == run.numbers["features"]
+        assert other.bill == run.bill
+        final = run.numbers["auc"]["final"]
+        assert other.numbers["auc"]["final"] == pytest.approx(final, abs=1e-6)

@@ -298,7 +298,7 @@ def _run_network(graph: GraphBuilder, net: Network, x: str, n_columns: int) -> s
 
 
 def _write_pieces(graph: GraphBuilder, pieces: NDArray[Any], x: str) -> str:
-    """Write `with_pieces` of ``select/pieces.py``, of pieces (in, k, 2)."""
+    """Write `with_pieces` of ``core/passes.py``, of pieces (in, k, 2)."""
     start, steepness = np.moveaxis(pieces, 2, 0)
     number = [graph.constant(np.array(value, pieces.dtype)) for value in (0, 1)]
     x = graph.add("Unsqueeze", x, graph.constant(np.array([2])))
