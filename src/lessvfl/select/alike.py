@@ -7,8 +7,10 @@ that are alike.
 
 A file that is sorted, by a column or by the label, is no such case: two rows are alike
 there only as far as the sorted value says. So what the responses say of the columns is
-taken out, and what a column says by which rows are sorted; and rows are compared within
-short stretches of the file, each without its trend, with these rows in other orders.
+taken out, in a straight line and then by the mean of the rows whose responses are
+nearest (which are the row's class, of however many); so is what a column says by which
+rows are sorted; and rows are compared within short stretches of the file, each without
+its trend, with these rows in other orders.
 
 Rows of a person may also be anywhere in a file, nearly copies of each other. Among rows
 that have nothing to do with each other the number within a distance grows as a power
@@ -26,7 +28,7 @@ from torch import Tensor
 
 # Rows of a stretch, how many stretches, and what is no chance, in standard deviations.
 STRETCHES = ((32, 64, 7.5), (128, 24, 7.0))
-LEAST = 0.04  # of all that could be alike, what is worth a change
+LEAST = 0.06  # of all that could be alike, what is worth a change
 MOST_COLUMNS = 32  # that are looked at, evenly spread
 FEWEST_STRETCHES = 3
 LAGS = ((1, 1.0), (2, 0.7), (3, 0.5))  # rows apart, and how much such a pair counts
@@ -34,6 +36,7 @@ N_ORDERS = 12  # of the rows of a stretch
 MOST_SAID = 3.0  # by one stretch, in standard deviations: a step says no more
 SORTED = 0.9  # share of the steps of a column that go one way
 FARTHEST = 3.0  # standard deviations, so that few values do not say it all
+LIKE_RESPONSES = 5  # rows whose mean says what a class has in common
 RIDGE = 1e-6
 
 N_LOOKED = 500  # rows whose nearest are looked for
@@ -77,7 +80,9 @@ def likeness(X: Tensor, Z: Tensor) -> Likeness | None:
         powers = [x[:, is_sorted] ** power for power in range(1, 4)]
         by_order = torch.cat([torch.ones_like(x[:, :1]), *powers], dim=1)
         x, z = _beside(by_order, x[:, ~is_sorted]), _beside(by_order, z)
-        beyond, share = _together(_beside(z, x), z, length)
+        x = _beside(z, x)
+        x = x - x[_nearest_of(z)].mean(dim=1)
+        beyond, share = _together(x, z, length)
         if beyond > limit and share > LEAST:
             return said
     return None
@@ -124,6 +129,13 @@ def near_copies(X: Tensor, Z: Tensor, blocks: Tensor | None = None) -> float | N
     excess = like[:, 0] - like[:, NEAREST:].mean(dim=1)
     error = excess.std() / math.sqrt(len(excess))
     return share if float(excess.mean()) > ALIKE_LABELS * float(error) else None
+
+
+def _nearest_of(z: Tensor) -> Tensor:
+    """Return which other rows are nearest to each, (n, LIKE_RESPONSES)."""
+    far = torch.cdist(z, z)
+    far.fill_diagonal_(math.inf)
+    return far.topk(LIKE_RESPONSES, largest=False).indices
 
 
 def _nearest(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -92,7 +92,8 @@ class AlikeRows(Study):
     less-vfl-auto in their own order and in a random one. Then how often honest tables
     lead to a warning: shapes of known truth as they are made, sorted by a column and
     sorted by the label; and of many more, made up with responses, how often the rows of
-    one party's file are called alike.
+    one party's file are called alike, a third of them sorted by classes that every
+    column tells apart.
     """
 
     seeds: int = option(20, "How many tables of each kind whose rows are alike.")
@@ -115,15 +116,18 @@ class AlikeRows(Study):
             for order in ORDERS
             for seed in range(self.honest)
         ]
-        return alike + honest + [("file", "", i) for i in range(0, self.many, 100)]
+        files = [("file", "", i) for i in range(0, self.many, 100)]
+        classes = [("classes", "", i) for i in range(0, self.many // 3, 100)]
+        return alike + honest + files + classes
 
     def measure(self, case: tuple[str, str, int]) -> dict[str, Any]:
         """Run one table, or look at a hundred files."""
         name, order, seed = case
-        if name == "file":
+        if name in FILES:
+            make_file, part = FILES[name]
             files = [
-                a_file(FIRST_FILE + number)
-                for number in range(seed, min(seed + 100, self.many))
+                make_file(FIRST_FILE + number)
+                for number in range(seed, min(seed + 100, self.many // part))
             ]
             told = [kind for kind, X, Z in files if likeness(X, Z) or near_copies(X, Z)]
             return {"files": len(files), "told": told}
@@ -167,11 +171,15 @@ class AlikeRows(Study):
                 for seed in range(self.honest)
             ]
             made.append([f"shapes, {order}", f"{sum(warned)} of {len(warned)}"])
-        files = [one for (name, _, _), one in found.items() if name == "file"]
-        kinds = [kind for one in files for kind in one["told"]]
-        n_files = sum(one["files"] for one in files)
-        made.append(["made-up files", f"{len(kinds)} of {n_files:,}"])
-        made.append(["of these, in no order", str(kinds.count("none"))])
+        for name in FILES:
+            files = [one for (of, _, _), one in found.items() if of == name]
+            kinds = [kind for one in files for kind in one["told"]]
+            told = f"{len(kinds)} of {sum(one['files'] for one in files):,}"
+            if name == "file":
+                made.append(["made-up files", told])
+                made.append(["of these, in no order", str(kinds.count("none"))])
+            else:
+                made.append(["made-up files sorted by classes", told])
         yield from markdown_table(("honest tables", "told"), made)
 
 
@@ -254,6 +262,41 @@ def a_file(seed: int) -> tuple[str, torch.Tensor, torch.Tensor]:
             order = np.argsort(score + scaled[:, i])
     return by, torch.from_numpy(X[order]), torch.from_numpy(Z[order])
 
+
+def a_file_of_classes(seed: int) -> tuple[str, torch.Tensor, torch.Tensor]:
+    """Make an honest file sorted by classes: how, its columns, responses.
+
+    The classes have centres of their own in all or half of the columns. Each is in one
+    piece, or two rows of each follow each other, time and again.
+    """
+    rng = np.random.default_rng(stream_seed(seed, "rows", "classes"))
+    n = int(rng.choice([300, 500, 1000, 2000, 4000]))
+    d = int(rng.choice([8, 20, 40]))
+    n_classes = min(int(rng.choice([2, 5, 10, 26, 40])), n // 10)
+    y = np.sort(rng.integers(n_classes, size=n))
+    centres = rng.choice([0.3, 1, 2]) * rng.normal(size=(n_classes, d))
+    centres[:, d // int(rng.integers(1, 3)) :] = 0
+    X = centres[y] + rng.normal(size=(n, d))
+    Z = np.eye(n_classes)[y][:, 1:]
+    n_components = int(rng.choice([2, 4, 8]))
+    if Z.shape[1] > n_components:
+        Z = Z @ rng.normal(size=(Z.shape[1], n_components))
+    Z = (Z - Z.mean(0)) / (Z.std(0) + 1e-9)
+    scaled = np.clip((X - X.mean(0)) / X.std(0), -3, 3)
+    slopes = rng.choice([0.1, 0.3, 0.6]) * rng.normal(size=(d, Z.shape[1]))
+    Z = Z + scaled @ slopes / np.sqrt(d)
+    order = np.arange(n)
+    match by := str(rng.choice(["label", "label, a column", "two of each, repeated"])):
+        case "label, a column":
+            order = np.lexsort((X[:, 0], y))
+        case "two of each, repeated":
+            starts = np.searchsorted(y, np.arange(n_classes))
+            order = np.lexsort((y, (np.arange(n) - starts[y]) // 2))
+    return by, torch.from_numpy(X[order]), torch.from_numpy(Z[order])
+
+
+# How files are made up, and for how many of `many` there is one.
+FILES = {"file": (a_file, 1), "classes": (a_file_of_classes, 3)}
 
 _SORTED = (
     *("column", "steps of a column", "two columns", "a few levels, a column"),
