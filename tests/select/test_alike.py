@@ -69,7 +69,8 @@ def test_a_sorted_file_is_no_such_case(by):
 @pytest.mark.parametrize("repeats", [1, 10])
 def test_a_file_sorted_by_many_classes_is_no_such_case(repeats):
     n_classes, n_components = 25, 8
-    y = torch.arange(N * 5 // 8) // (40 // repeats) % n_classes  # each in one run or ten
+    run = 40 // repeats  # rows of a class, one below the other
+    y = torch.arange(N * 5 // 8) // run % n_classes
     Z = noise(n_classes, n_components)[y] + 0.1 * noise(len(y), n_components, seed=1)
     X = noise(n_classes, D, seed=2)[y] + noise(len(y), D, seed=3)
     assert likeness(X, Z) is None
