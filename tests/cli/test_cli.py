@@ -525,7 +525,9 @@ def test_compare(run_cli, tmp_path):
         fake_record(method=folder.name, n_seeds=1).write(folder)
     page = tmp_path / "both pages.html"
     result = run_cli("compare", *folders, "--out", page)
-    assert (result.code, result.out) == (0, f"Report: {page}\n")
+    assert result.code == 0
+    assert result.out.endswith(f"Report: {page}\n")
+    assert re.search(r"accuracy +│ +\d\.\d+ .*│ +\d\.\d+", result.out)
     assert page.is_file()
 
 

@@ -22,6 +22,7 @@ from lessvfl.cli import (
     nvflare,
     predict,
     remote,
+    results,
     run,
 )
 from lessvfl.cli.options import DataDir, Profile
@@ -242,7 +243,14 @@ def compare(
         "compare.html"
     ),
 ) -> None:
-    """Put several runs on one page."""
+    """Put several runs on one page, and their numbers in the terminal."""
     from lessvfl import report
+    from lessvfl.report.comparison import by_data_set
+    from lessvfl.run.record import RunRecord
 
-    typer.echo(f"Report: {report.compare(folders, out)}")
+    page = report.compare(folders, out)
+    records = {str(folder): RunRecord.read(folder) for folder in folders}
+    for group in by_data_set(records).values():
+        if all(record.side != "party" for record in group.values()):
+            results.print_comparison(group)
+    typer.echo(f"Report: {page}")

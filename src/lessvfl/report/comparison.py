@@ -130,11 +130,17 @@ def titles_of(records: Mapping[str, RunRecord]) -> dict[str, str]:
     return titles
 
 
-def _comparison(records: Mapping[str, RunRecord], links: Mapping[str, str]) -> str:
+def by_data_set(records: Mapping[str, RunRecord]) -> dict[str, dict[str, RunRecord]]:
+    """Group records by the data that they are of, described in JSON."""
     groups: dict[str, dict[str, RunRecord]] = {}
     for name, record in records.items():
         key = json.dumps(record.header.get("data"), sort_keys=True)
         groups.setdefault(key, {})[name] = record
+    return groups
+
+
+def _comparison(records: Mapping[str, RunRecord], links: Mapping[str, str]) -> str:
+    groups = by_data_set(records)
     sets = [data_words(json.loads(data)) for data in groups]
     several = len(groups) > 1
     first = next(iter(records.values()))
