@@ -69,17 +69,6 @@ def test_the_draws_come_from_the_seed_and_the_name_alone():
     assert not torch.equal(one, elsewhere)
 
 
-def test_blocks_rounded_in_one_go_are_as_if_alone():
-    blocks, names = torch.randn(3, 10, 4).unbind(), [("a",), ("b",), ("c",)]
-    together = coding.encode_alike(blocks, 8, 4, names)
-    for block, name, (coded, rounded) in zip(blocks, names, together, strict=True):
-        alone, values = coding.encode(block, 8, 4, *name)
-        assert torch.equal(coded.levels, alone.levels)
-        assert torch.equal(coded.low, alone.low)
-        assert torch.equal(coded.step, alone.step)
-        assert torch.equal(rounded, values)
-
-
 @pytest.mark.parametrize("shape", [(0, 3), (5, 0)])
 def test_a_block_without_values_is_empty_and_costs_nothing(shape):
     block = Block.in_bits(torch.zeros(shape), 8, 0, "x")

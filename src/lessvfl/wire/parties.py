@@ -151,23 +151,16 @@ class Parties:
         seed: int,
         gradients: Mapping[PartyId, Tensor],
     ) -> dict[PartyId, messages.Block]:
-        """Return the gradient of every party that takes part, as it is sent.
-
-        Blocks of one shape are rounded together.
-        """
-        names = self.active()
-        parts = [gradients[name].contiguous() for name in names]
-        streams = [("down", plan.stage, name, step) for name in names]
-        alike = len({values.shape for values in parts}) == 1
-        if plan.bits < 32 and alike and parts[0].numel():
-            encoded = coding.encode_alike(parts, plan.bits, seed, streams)
-            blocks = [messages.Block(rounded, coded) for coded, rounded in encoded]
-        else:
-            blocks = [
-                messages.Block.in_bits(values, plan.bits, seed, *stream)
-                for values, stream in zip(parts, streams, strict=True)
-            ]
-        return dict(zip(names, blocks, strict=True))
+        """Return the gradient of every party that takes part, as it is sent."""
+        return {
+            name: messages.Block.in_bits(
+                gradients[name].contiguous(),
+                plan.bits,
+                seed,
+                *("down", plan.stage, name, step),
+            )
+            for name in self.active()
+        }
 
     def embed(
         self,
