@@ -30,11 +30,15 @@ def words_of(record):
 
 def test_the_page_has_every_bin_of_a_feature(rated):
     card = card_of(rated)
-    assert card.title == "Information value of your features"
-    assert card.sentences[0].startswith("Of seed 0. No message tells these numbers")
-    first = card.features[0]
-    assert (first.feature, first.score, first.is_kept) == ("age", "0.412", True)
-    assert first.bins[0] == {
+    assert card["title"] == "Information value of your features"
+    assert card["sentences"][0].startswith("Of seed 0. No message tells these numbers")
+    first = card["features"][0]
+    assert (first["feature"], first["score"], first["is_kept"]) == (
+        "age",
+        "0.412",
+        True,
+    )
+    assert first["bins"][0] == {
         "bin": "[18.0, 25.0)",
         "rows": "1,200",
         "class 0": "1,000",
@@ -50,7 +54,7 @@ def test_the_page_has_every_bin_of_a_feature(rated):
 
 def test_of_more_classes_every_one_has_a_column(odd_records):
     record = rated_record(odd_records["shadows"], n_classes=3)
-    line = card_of(record).features[0].bins[0]
+    line = card_of(record)["features"][0]["bins"][0]
     assert [name for name in line if name.startswith("WOE")] == [
         "WOE 0",
         "WOE 1",
@@ -94,9 +98,9 @@ def test_what_the_page_has_no_room_for_is_in_the_file(rated, monkeypatch):
     monkeypatch.setattr(ratings, "MOST_FEATURES", 1)
     monkeypatch.setattr(ratings, "MOST_BINS", 1)
     card = card_of(rated)
-    assert [one.feature for one in card.features] == ["age"]
-    assert card.features[0].n_more == 1
-    assert card.sentences[-1].endswith("has all of them, also of 1 more feature.")
+    assert [one["feature"] for one in card["features"]] == ["age"]
+    assert card["features"][0]["n_more"] == 1
+    assert card["sentences"][-1].endswith("has all of them, also of 1 more feature.")
     assert "1 more in the file." in words_of(rated)
 
 

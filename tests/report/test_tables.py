@@ -94,8 +94,8 @@ def test_counts_split_real_from_planted():
         }
     }
     assert tables.feature_counts(run) == {"a": tables.FeatureCounts(1, 1, 2, 1)}
-    assert tables.total_counts(run) == tables.FeatureCounts(1, 1, 2, 1)
-    assert tables.total_counts({"features": {"b": None}}) is None
+    assert tables.mean_total([run]) == tables.FeatureCounts(1, 1, 2, 1)
+    assert tables.mean_total([{"features": {"b": None}}]) is None
     assert tables.value_at({"features": {}}, "features.*.*") is None
 
 

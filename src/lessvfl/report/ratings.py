@@ -6,7 +6,7 @@ They are in a party's own record and in no other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from lessvfl.report import parts, tables
 from lessvfl.report.tables import at, plural
@@ -21,76 +21,58 @@ TOLD = {  # by measure
 MOST_FEATURES, MOST_BINS = 100, 50  # on the page; the file has all
 
 
-class RatedRun(NamedTuple):
-    """The rates of one run, and the features that it kept."""
-
-    seed: int
-    how: Mapping[str, Any]
-    kept: frozenset[str]
-
-
-class RatedFeature(NamedTuple):
-    """A feature on the page: its rate, and its bins where it has any."""
-
-    feature: str
-    score: str
-    is_kept: bool
-    bins: list[dict[str, str]]
-    n_more: int  # bins that only the file has
-
-
-class RatingCard(NamedTuple):
-    """What the page says of the rates of one run."""
-
-    title: str
-    sentences: list[str]
-    features: list[RatedFeature]
-
-
-def rated_runs(record: RunRecord) -> list[RatedRun]:
-    """List the runs of a party's record that rated its features."""
-    party, found = str(record.header.get("party")), []
+def rated_runs(
+    record: RunRecord,
+) -> list[tuple[int, Mapping[str, Any], frozenset[str]]]:
+    """List by run of a party's record that rated: seed, rates, features kept."""
+    party, rated = str(record.header.get("party")), []
     for run in record.runs:
-        if (how := at(run, "ratings", party)) is not None:
+        if (rates := at(run, "ratings", party)) is not None:
             kept = frozenset(tables.revealed(run)[party]["kept"])
-            found.append(RatedRun(run["seed"], how, kept))
-    return found
+            rated.append((run["seed"], rates, kept))
+    return rated
 
 
-def rating_card(record: RunRecord) -> RatingCard | None:
-    """Return what the page says of the first run's rates; None without any."""
+def rating_card(record: RunRecord) -> dict[str, Any] | None:
+    """Return title, sentences and features of the first run's card; None without any.
+
+    Of a feature there are its score and its bins as texts, and how many bins only the
+    file has.
+    """
     runs = rated_runs(record)
     if not runs:
         return None
-    seed, how, kept = runs[0]
-    features, measure = how["features"], str(how["measure"])
+    seed, rates, kept = runs[0]
+    features, measure = rates["features"], str(rates["measure"])
     which = f"Of seed {seed}. " if len(runs) > 1 else ""
-    said = [f"{which}{TOLD.get(measure, UNTOLD)}"]
+    sentences = [f"{which}{TOLD.get(measure, UNTOLD)}"]
     if any("bins" in one for one in features):
-        said.append(
+        sentences.append(
             "Classes are numbered as at the server; those of amounts go upwards."
         )
-    if (share := how["false_share"]) is not None and kept:
-        said.append(
+    if (share := rates["false_share"]) is not None and kept:
+        sentences.append(
             f"About {100 * share:.0f} % of what was kept may be useless, by scrambled "
             "copies of the labels."
         )
     n_more = max(0, len(features) - MOST_FEATURES)
     rest = f", also of {plural(n_more, 'more feature')}" if n_more else ""
-    said.append(f"The file {RATINGS_NAME} has all of them{rest}.")
-    shown = [_shown(one, kept) for one in features[:MOST_FEATURES]]
-    title = f"{measure[0].upper()}{measure[1:]} of your features"
-    return RatingCard(title, said, shown)
-
-
-def _shown(one: Mapping[str, Any], kept: frozenset[str]) -> RatedFeature:
-    bins, name = one.get("bins", ()), one["feature"]
-    lines = [
-        {head: _text(cell) for head, cell in _cells(bin_).items()}
-        for bin_ in bins[:MOST_BINS]
+    sentences.append(f"The file {RATINGS_NAME} has all of them{rest}.")
+    shown = [
+        {
+            "feature": one["feature"],
+            "score": _text(one["score"]),
+            "is_kept": one["feature"] in kept,
+            "bins": [
+                {head: _text(cell) for head, cell in _cells(bin_).items()}
+                for bin_ in one.get("bins", ())[:MOST_BINS]
+            ],
+            "n_more": max(0, len(one.get("bins", ())) - MOST_BINS),
+        }
+        for one in features[:MOST_FEATURES]
     ]
-    n_more = len(bins) - len(lines)
-    return RatedFeature(name, _text(one["score"]), name in kept, lines, n_more)
+    title = f"{measure[0].upper()}{measure[1:]} of your features"
+    return {"title": title, "sentences": sentences, "features": shown}
 
 
 def _text(cell: str | int | float) -> str:
@@ -114,13 +96,13 @@ def _cells(bin_: Mapping[str, Any]) -> dict[str, str | int | float]:
 def ratings_csv(record: RunRecord) -> str:
     """Return the rates of all runs, a line for every bin; empty without any."""
     lines: list[dict[str, object]] = []
-    for seed, how, kept in rated_runs(record):
-        for one in how["features"]:
+    for seed, rates, kept in rated_runs(record):
+        for one in rates["features"]:
             about = {
                 "seed": seed,
                 "feature": one["feature"],
                 "kept": str(one["feature"] in kept).lower(),
-                how["measure"]: one["score"],
+                rates["measure"]: one["score"],
             }
             bins = [_cells(bin_) for bin_ in one.get("bins", ())]
             lines += [about | cells for cells in bins or [{}]]
@@ -128,9 +110,8 @@ def ratings_csv(record: RunRecord) -> str:
         return ""
     heads = list(dict.fromkeys(head for line in lines for head in line))
     names = [head.lower().replace(" ", "_") for head in heads]
-    rows = ([_short(line.get(head)) for head in heads] for line in lines)
+    rows = (
+        [f"{c:.6g}" if isinstance(c, float) else c for c in map(line.get, heads)]
+        for line in lines
+    )
     return parts.csv_text([names, *rows])
-
-
-def _short(cell: object) -> object:
-    return f"{cell:.6g}" if isinstance(cell, float) else cell

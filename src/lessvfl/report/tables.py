@@ -163,14 +163,14 @@ def revealed(run: RunNumbers) -> dict[str, Mapping[str, Sequence[str]]]:
 
 def feature_counts(run: RunNumbers) -> dict[str, FeatureCounts]:
     """Count each party's features in one run."""
-    found = {}
+    by_party = {}
     for party, names in revealed(run).items():
         counts: list[int] = []
         for state in ("kept", "removed"):
             n_planted = sum(is_planted(party, name) for name in names[state])
             counts += [len(names[state]) - n_planted, n_planted]
-        found[party] = FeatureCounts(*counts)
-    return found
+        by_party[party] = FeatureCounts(*counts)
+    return by_party
 
 
 def emptied(run: RunNumbers) -> list[str]:
@@ -183,16 +183,15 @@ def emptied(run: RunNumbers) -> list[str]:
 Counts = Sequence[float]
 
 
-def _mean(counts: Iterable[Counts]) -> list[float]:
-    return [statistics.fmean(column) for column in zip(*counts, strict=True)]
-
-
 def _mean_by_party(runs: Iterable[Mapping[str, Counts]]) -> dict[str, list[float]]:
-    found: dict[str, list[Counts]] = {}
+    by_party: dict[str, list[Counts]] = {}
     for run in runs:
         for party, counts in run.items():
-            found.setdefault(party, []).append(counts)
-    return {party: _mean(counts) for party, counts in found.items()}
+            by_party.setdefault(party, []).append(counts)
+    return {
+        party: [statistics.fmean(column) for column in zip(*counts, strict=True)]
+        for party, counts in by_party.items()
+    }
 
 
 def mean_counts(runs: Iterable[RunNumbers]) -> dict[str, FeatureCounts]:
@@ -206,16 +205,13 @@ def with_planted(counts: Iterable[FeatureCounts]) -> bool:
     return any(one.planted_kept + one.planted_removed for one in counts)
 
 
-def total_counts(run: RunNumbers) -> FeatureCounts | None:
-    """Count the features of all parties of one run; None where none is revealed."""
-    parties = feature_counts(run).values()
-    return FeatureCounts(*map(sum, zip(*parties, strict=True))) if parties else None
-
-
 def mean_total(runs: Iterable[RunNumbers]) -> FeatureCounts | None:
     """Average the counts of all parties over runs; None where none is revealed."""
-    totals = [counts for run in runs if (counts := total_counts(run))]
-    return FeatureCounts(*_mean(totals)) if totals else None
+    by_run = [counts for run in runs if (counts := feature_counts(run).values())]
+    totals = [[sum(column) for column in zip(*one, strict=True)] for one in by_run]
+    if not totals:
+        return None
+    return FeatureCounts(*map(statistics.fmean, zip(*totals, strict=True)))
 
 
 class FeatureRow(NamedTuple):
@@ -237,19 +233,19 @@ class FeatureRow(NamedTuple):
 
 def feature_rows(runs: Sequence[RunNumbers]) -> list[FeatureRow]:
     """List every feature of every party, in the order of the record."""
-    found: dict[tuple[str, str], list[tuple[bool, float | None]]] = {}
+    by_feature: dict[tuple[str, str], list[tuple[bool, float | None]]] = {}
     for run in runs:
         for party, names in revealed(run).items():
             for state in ("kept", "removed"):
                 for feature in names[state]:
                     norm = number(run, "importance", party, feature)
-                    seeds = found.setdefault((party, feature), [])
+                    seeds = by_feature.setdefault((party, feature), [])
                     seeds.append((state == "kept", norm))
     rows = []
-    for (party, feature), seeds in found.items():
-        norms = spread([norm for _, norm in seeds])
-        n_kept, norm = sum(kept for kept, _ in seeds), norms.mean if norms else None
-        rows.append(FeatureRow(party, feature, n_kept, len(seeds), norm))
+    for (party, feature), seeds in by_feature.items():
+        n_kept, norms = sum(kept for kept, _ in seeds), spread([n for _, n in seeds])
+        mean = norms.mean if norms else None
+        rows.append(FeatureRow(party, feature, n_kept, len(seeds), mean))
     parties = list(dict.fromkeys(row.party for row in rows))
     return sorted(rows, key=lambda row: (parties.index(row.party), -row.n_kept))
 
@@ -280,21 +276,17 @@ def component_counts(runs: Iterable[RunNumbers]) -> dict[str, list[float]]:
     return _mean_by_party(map(components, runs))
 
 
-def value_at(run: RunNumbers, path: str) -> float | None:
+def value_at(value: Any, path: str) -> float | None:
     """Return the finite number at a dotted path of a run.
 
     ``*`` adds up what is known below it, and a list counts for its length.
     """
-    return _walk(run, path.split("."))
-
-
-def _walk(value: Any, names: Sequence[str]) -> float | None:
-    if not names:
+    if not path:
         return len(value) if isinstance(value, list) else number(value)
-    first, *rest = names
+    first, _, rest = path.partition(".")
     if first != "*":
-        return _walk(at(value, first), rest)
-    below = (_walk(one, rest) for one in (value or {}).values() if _is_known(one))
+        return value_at(at(value, first), rest)
+    below = (value_at(one, rest) for one in (value or {}).values() if _is_known(one))
     known = [one for one in below if one is not None]
     return sum(known) if known else None
 
@@ -365,23 +357,26 @@ def shared_score(records: Sequence[RunRecord]) -> tuple[str, str] | None:
 
 
 def missed(record: RunRecord) -> dict[str, list[float]]:
-    """Return by party the mean score without it and of all, the most missed first."""
+    """Return by party the mean score without it and of all, the most missed first.
+
+    Both are of test rows, or of training rows where there are no others.
+    """
     name, _ = first_score(record)
-    means = _mean_by_party(_without(run, name) for run in record.runs)
+    by_run = []
+    for run in record.runs:
+        whole = number(run, name, "final")
+        if whole is None:  # no test rows
+            whole = number((at(run, "curve") or [{}])[-1], f"train_{name}")
+        scores = {p: number(run, "without", p, name) for p in at(run, "without") or {}}
+        by_run.append(
+            {
+                party: (score, whole)
+                for party, score in scores.items()
+                if score is not None and whole is not None
+            }
+        )
+    means = _mean_by_party(by_run)
     return dict(sorted(means.items(), key=lambda item: item[1][0] - item[1][1]))
-
-
-def _without(run: RunNumbers, name: str) -> dict[str, Counts]:
-    """Return by party the score without it and that of all, of the same rows."""
-    whole = number(run, name, "final")
-    if whole is None:  # no test rows
-        whole = number((at(run, "curve") or [{}])[-1], f"train_{name}")
-    found: dict[str, Counts] = {}
-    for party in at(run, "without") or {}:
-        score = number(run, "without", party, name)
-        if score is not None and whole is not None:
-            found[party] = (score, whole)
-    return found
 
 
 def n_folds(record: RunRecord) -> int:
@@ -404,12 +399,12 @@ def settings_in_use(record: RunRecord) -> dict[str, Any]:
 
     Nobody tells a party.
     """
-    found = dict(record.header.get("config") or {})
-    if "split" in found:
-        found["split"] = at(record.header, "data", "split") or found["split"]
+    settings = dict(record.header.get("config") or {})
+    if "split" in settings:
+        settings["split"] = at(record.header, "data", "split") or settings["split"]
     if record.side == "party":
-        found.pop("split", None)
-    return found
+        settings.pop("split", None)
+    return settings
 
 
 def method_title(method: Any) -> str:
@@ -447,8 +442,8 @@ def summary(record: RunRecord) -> dict[str, str]:
     for label, (path, kind) in rows:
         if has_trees and path == "communication.paper_mib":
             continue  # it counts embeddings of training
-        if found := over_seeds(record.runs, path):
-            texts[label] = spread_text(found, kind)
+        if mean := over_seeds(record.runs, path):
+            texts[label] = spread_text(mean, kind)
     if held := over_seeds(record.runs, "features.*.*"):
         texts["features kept"] += f" of {_count(held.mean, None)}"
     return texts
@@ -456,8 +451,10 @@ def summary(record: RunRecord) -> dict[str, str]:
 
 def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str]]]:
     """Put records into one table: its columns, as far as any has numbers, and rows."""
-    found = [summary(record) for record in records]
-    known = {label for texts in found for label in texts} if records else set(SUMMARY)
+    summaries = [summary(record) for record in records]
+    known = (
+        {label for texts in summaries for label in texts} if records else set(SUMMARY)
+    )
     if any("target" in run for record in records for run in record.runs):
         known.add("paper MiB to target")
     features, *others = SUMMARY  # beside the bytes that they saved
@@ -467,7 +464,7 @@ def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str
         order.sort(key=lambda label: SUMMARY[label][0] != f"{lead[0]}.final")
     labels = [label for label in order if label in known]
     rows = []
-    for record, texts in zip(records, found, strict=True):
+    for record, texts in zip(records, summaries, strict=True):
         header = record.header
         method = str(header.get("method"))
         if record.status != "complete":

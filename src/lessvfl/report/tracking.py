@@ -14,11 +14,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lessvfl.errors import ConfigError, LessVFLError, warn
 from lessvfl.report.intervals import together
-from lessvfl.report.tables import settings_in_use
+from lessvfl.report.tables import revealed, settings_in_use
 from lessvfl.run.record import FILE_NAME, RunRecord
 from lessvfl.terms import SCORES, Event, Stage
 
@@ -29,22 +29,6 @@ MOST_AT_ONCE = 100  # parameters that MLflow takes in one request
 LONGEST = 500  # characters of a parameter
 
 
-class TrackingStore(Protocol):
-    """Where a run is written down."""
-
-    def set_parameters(self, values: Mapping[str, str]) -> None:
-        """Write down what was run."""
-
-    def add_point(self, name: str, value: float, step: int) -> None:
-        """Write down a point of a curve, or with step 0 a number of the whole run."""
-
-    def keep(self, path: Path) -> None:
-        """Keep a file or a folder, where the store has a place for it."""
-
-    def close(self, *, failed: bool) -> None:
-        """Say how the run ended."""
-
-
 class Tracking:
     """Writes a run into a store, as it goes on and at its end.
 
@@ -52,7 +36,7 @@ class Tracking:
     """
 
     def __init__(self, store: TrackingStore) -> None:
-        self._store: TrackingStore | None = store
+        self._store: TrackingStore | None = store  # None once it is closed
         self._seed = 0
         self._scored: Counter[int] = Counter()
 
@@ -80,25 +64,25 @@ class Tracking:
         self._do(lambda store: store.set_parameters(parameters(record)))
         for name, value, step in points(record):
             self._point(name, value, step)
-        for name in FILES if folder is not None else ():
-            assert folder is not None
-            if (folder / name).is_file():
-                self._keep(folder / name)
-        for path in sorted(folder.glob(FOLDERS)) if folder is not None else ():
-            self._keep(path)
+        if folder is not None:
+            files = [folder / name for name in FILES if (folder / name).is_file()]
+            for path in [*files, *sorted(folder.glob(FOLDERS))]:
+                self._keep(path)
         self.close()
 
-    def finish_evaluation(self, found: Mapping[str, Any], folder: Path | None) -> None:
-        """Write down what an evaluation found, and keep its page and numbers."""
-        leaves = dict(_leaves(found))
+    def finish_evaluation(
+        self, evaluation: Mapping[str, Any], folder: Path | None
+    ) -> None:
+        """Write down what an evaluation says, and keep its page and numbers."""
+        leaves = dict(_leaves(evaluation))
         texts = {k: v[:LONGEST] for k, v in leaves.items() if isinstance(v, str)}
         self._do(lambda store: store.set_parameters(texts))
         for name, value in leaves.items():
             if isinstance(value, int | float):
                 self._point(f"evaluated/{name.replace('.', '/')}", value, 0)
-        for name in EVALUATED if folder is not None else ():
-            assert folder is not None
-            self._keep(folder / name)
+        if folder is not None:
+            for name in EVALUATED:
+                self._keep(folder / name)
         self.close()
 
     def close(self, *, failed: bool = False) -> None:
@@ -120,8 +104,8 @@ class Tracking:
             act(self._store)
         except Exception as error:
             self._store = None
-            said = " ".join(str(error).split())
-            warn(f"The run goes on without being tracked: {said}.")
+            why = " ".join(str(error).split())
+            warn(f"The run goes on without being tracked: {why}.")
 
 
 # ------------------------------------------------------------------- what a record says
@@ -131,7 +115,7 @@ def parameters(record: RunRecord) -> dict[str, str]:
     """Return what was run: method, data, settings, versions."""
     header = record.header
     versions = {f"version_{k}": v for k, v in header.get("versions", {}).items()}
-    found = {
+    values = {
         "side": record.side,
         "method": header["method"],
         "profile": header["profile"],
@@ -140,7 +124,7 @@ def parameters(record: RunRecord) -> dict[str, str]:
         **settings_in_use(record),
         **versions,
     }
-    return {name: str(value)[:LONGEST] for name, value in found.items()}
+    return {name: str(value)[:LONGEST] for name, value in values.items()}
 
 
 def points(record: RunRecord) -> Iterator[tuple[str, float, int]]:
@@ -167,10 +151,8 @@ def _numbers(run: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name in SCORES:
         if (value := (run.get(name) or {}).get("final")) is not None:
             yield f"final/{name}", value
-    features = run.get("features") or {}
-    for party, own in features.items():
-        if isinstance(own, Mapping) and "kept" in own:
-            yield f"kept/{party}", float(len(own["kept"]))
+    for party, names in revealed(run).items():
+        yield f"kept/{party}", float(len(names["kept"]))
     communication = run.get("communication") or {}
     for way, n_bytes in communication.get("payload_bytes", {}).items():
         yield f"payload_bytes/{way}", float(n_bytes)
@@ -178,9 +160,9 @@ def _numbers(run: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield "rounds", float(communication["rounds"])
 
 
-def _leaves(found: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(numbers: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the texts and numbers of an evaluation by their paths, without lists."""
-    for name, value in found.items():
+    for name, value in numbers.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{before}{name}.")
         elif isinstance(value, str | int | float):
@@ -191,9 +173,12 @@ def _leaves(found: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
 
 
 class MLflowStore:
-    """A run of MLflow, where ``MLFLOW_TRACKING_URI`` says (mlflow's own default)."""
+    """A run of MLflow, where ``MLFLOW_TRACKING_URI`` says (mlflow's own default).
 
-    def __init__(self, title: str) -> None:
+    `title` is its name; it needs no folder.
+    """
+
+    def __init__(self, title: str, folder: Path) -> None:
         import mlflow
 
         self._client = mlflow.MlflowClient()
@@ -229,9 +214,12 @@ class MLflowStore:
 
 
 class TensorBoardStore:
-    """An event file of TensorBoard in a folder; it keeps no files, but their names."""
+    """An event file of TensorBoard in a folder; it keeps no files, but their names.
 
-    def __init__(self, folder: Path) -> None:
+    Nothing in it has a title.
+    """
+
+    def __init__(self, title: str, folder: Path) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._writer = EventFileWriter(str(folder))
@@ -270,9 +258,10 @@ class TensorBoardStore:
         self._writer.add_event(event)
 
 
+TrackingStore = MLflowStore | TensorBoardStore
 STORES: dict[str, Callable[[str, Path], TrackingStore]] = {
-    "mlflow": lambda title, folder: MLflowStore(title),
-    "tensorboard": lambda title, folder: TensorBoardStore(folder),
+    "mlflow": MLflowStore,
+    "tensorboard": TensorBoardStore,
 }
 
 
@@ -290,17 +279,17 @@ def tracked(name: str, title: str, folder: Path) -> Iterator[Tracking]:
     try:
         tracking = Tracking(STORES[name](title, folder))
     except ModuleNotFoundError as error:
-        own = f"its extra, as in pip install 'lessvfl[{name}]'"
+        needs = f"its extra, as in pip install 'lessvfl[{name}]'"
         if (error.name or "").partition(".")[0] != name:
-            own = f"more than its extra, as in pip install {name}"
+            needs = f"more than its extra, as in pip install {name}"
         raise ConfigError(
-            f"To track a run by {name} takes {own}. Got no package '{error.name}'."
+            f"To track a run by {name} takes {needs}. Got no package '{error.name}'."
         ) from None
     except LessVFLError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split()).rstrip(".")
-        raise ConfigError(f"The store of {name} must open. Got this: {said}.") from None
+        why = " ".join(str(error).split()).rstrip(".")
+        raise ConfigError(f"The store of {name} must open. Got this: {why}.") from None
     try:
         yield tracking
     except BaseException:

@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from lessvfl import __version__
 from lessvfl.status import words
-from lessvfl.status.followers import Followers
 from lessvfl.status.snapshot import (
     Allowance,
     PartySnapshot,
@@ -25,7 +24,7 @@ from lessvfl.status.snapshot import (
     StatusEvent,
     TrafficSnapshot,
 )
-from lessvfl.terms import Event, PartyId, Stage, time_text
+from lessvfl.terms import Event, PartyId, Progress, Stage, time_text
 
 SETUP = "setup"  # traffic before the first stage: joining, aligning
 ALONE = frozenset({"select_components"})  # the server needs no party
@@ -77,7 +76,7 @@ class Status:
         begun: float | None = None,
     ) -> None:
         self.advanced: Callable[[], None] = lambda: None  # called at steps and epochs
-        self.followers = Followers()  # told of seeds, steps, scores and bytes, too
+        self.followers: list[Progress] = []  # told of all that a `Progress` is told
         self._names = (run, method, data)
         self._side = side
         self._doing: str | None = None
@@ -175,7 +174,8 @@ class Status:
         """Set what parties in this process have sent and received so far."""
         with self._lock:
             self._inside = Counter(up=up, down=down, rounds=rounds)
-        self.followers.sent(up, down, rounds)
+        for follower in self.followers:
+            follower.sent(up, down, rounds)
 
     def begin_seed(self, seed: int, number: int, n_seeds: int) -> None:
         """Say that the run of a seed begins, the `number`-th (from 1) of `n_seeds`."""
@@ -186,14 +186,16 @@ class Status:
             self._done.clear()
             self._stage, self._epochs, self._steps = None, None, None
             self._marks.clear()
-        self.followers.begin_seed(seed, number, n_seeds)
+        for follower in self.followers:
+            follower.begin_seed(seed, number, n_seeds)
 
     def stepped(self, stage: Stage, step: int, n_steps: int) -> None:
         """Say that `step` of the `n_steps` of a stage are done; 0 begins the stage."""
         with self._lock:
             self._advance(stage, steps=(step, n_steps))
         self.advanced()
-        self.followers.stepped(stage, step, n_steps)
+        for follower in self.followers:
+            follower.stepped(stage, step, n_steps)
 
     def observe(self, event: Event) -> None:
         """Record an epoch, or the start of a stage; an `Observer`."""
@@ -201,7 +203,8 @@ class Status:
             epochs = (float(event.epoch), float(event.n_epochs))
             self._advance(event.stage, epochs=epochs)
         self.advanced()
-        self.followers.observe(event)
+        for follower in self.followers:
+            follower.observe(event)
 
     def scored(self, value: float, name: str = "accuracy") -> None:
         """Give the score so far; one that is not finite counts as none."""
@@ -209,7 +212,8 @@ class Status:
         with self._lock:
             self._score = score if math.isfinite(score["value"]) else None
             self._stage_score = self._score
-        self.followers.scored(value, name)
+        for follower in self.followers:
+            follower.scored(value, name)
 
     def refused(self, reason: str) -> None:
         """Count a refused connection.
