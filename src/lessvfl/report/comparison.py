@@ -15,7 +15,6 @@ from lessvfl.report import figures, parts, pixels, sentences, tables
 from lessvfl.report.finding import finding
 from lessvfl.report.folder import REPORT_NAME
 from lessvfl.report.page import banner, data_words
-from lessvfl.report.tables import RunNumbers
 from lessvfl.report.verdicts import verdicts
 from lessvfl.run.record import RunRecord
 
@@ -62,49 +61,32 @@ def compare(folders: Sequence[Path], out: Path) -> Path:
         raise ConfigError(
             f"The 'out' of compare must be a file to write. Got the folder '{out}'."
         )
-    named = dict(zip(_short_names(places), paths, strict=True))
-    records = {name: RunRecord.read(path) for name, path in named.items()}
-    _check_sides(records)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    parts.write(out, _comparison(records, _links(named, out.parent)))
-    return out
-
-
-def _check_sides(records: Mapping[str, RunRecord]) -> None:
-    """Refuse what has nothing in common: a party's own columns and anything else."""
-    owners = {name: _owner(record) for name, record in records.items()}
-    first, *others = owners.items()
-    for name, owner in others:
-        if owner != first[1]:
-            raise ConfigError(
-                "The 'folders' of compare must be of one party, or of servers and "
-                f"whole runs. Got '{first[0]}' of {first[1]} and '{name}' of {owner}."
-            )
-
-
-def _owner(record: RunRecord) -> str:
-    """Say whose columns a record knows; a server's is as good as a whole run's."""
-    is_party = record.side == "party"
-    return f"party '{record.header['party']}'" if is_party else "all parties"
-
-
-def _short_names(places: Sequence[Path]) -> list[str]:
-    """Name folders by as few of their last parts as tell them apart."""
     for n_parts in range(1, max(len(place.parts) for place in places) + 1):
         names = ["/".join(place.parts[-n_parts:]) for place in places]
         if len(set(names)) == len(names):
-            break
-    return names
-
-
-def _links(folders: Mapping[str, Path], base: Path) -> dict[str, str]:
-    """Return the way from a folder to the page of each run that has one."""
-    pages = {name: folder / REPORT_NAME for name, folder in folders.items()}
-    return {
-        name: quote(Path(os.path.relpath(page, base)).as_posix())
+            break  # as few of their last parts as tell them apart
+    records = {n: RunRecord.read(path) for n, path in zip(names, paths, strict=True)}
+    owners = {  # whose columns it knows; a server's are as good as a whole run's
+        name: f"party '{one.header['party']}'" if one.side == "party" else "all parties"
+        for name, one in records.items()
+    }
+    first, *others = owners
+    for name in others:
+        if owners[name] != owners[first]:
+            raise ConfigError(
+                "The 'folders' of compare must be of one party, or of servers and "
+                f"whole runs. Got '{first}' of {owners[first]} and '{name}' of "
+                f"{owners[name]}."
+            )
+    pages = {n: path / REPORT_NAME for n, path in zip(names, paths, strict=True)}
+    links = {
+        name: quote(Path(os.path.relpath(page, out.parent)).as_posix())
         for name, page in pages.items()
         if page.is_file()
     }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    parts.write(out, _comparison(records, links))
+    return out
 
 
 def titles_of(records: Mapping[str, RunRecord]) -> dict[str, str]:
@@ -140,6 +122,10 @@ def by_data_set(records: Mapping[str, RunRecord]) -> dict[str, dict[str, RunReco
 
 
 def _comparison(records: Mapping[str, RunRecord], links: Mapping[str, str]) -> str:
+    """Return the page of records by the names of their folders.
+
+    `links` has the address of the page of each run that has one.
+    """
     groups = by_data_set(records)
     sets = [data_words(json.loads(data)) for data in groups]
     several = len(groups) > 1
@@ -148,13 +134,13 @@ def _comparison(records: Mapping[str, RunRecord], links: Mapping[str, str]) -> s
     whose = f" of {first.header['party']}" if of_party else ""
     about = f"{tables.plural(len(records), 'run')}{whose} on "
     about += f"{len(groups)} data sets" if several else sets[0]
-    found = "" if several or of_party else _finding(records)
+    sentence = "" if several or of_party else _finding(records)
     headers = [record.header for record in records.values()]
     versions = dict.fromkeys(str(header.get("lessvfl")) for header in headers)
     return parts.page(
         "comparison.html.j2",
-        title=found or about,
-        line=[about] if found else [],
+        title=sentence or about,
+        line=[about] if sentence else [],
         banners=[banner(one, f"The run in {name}") for name, one in records.items()],
         groups=[
             _group(f"set{i}", words, several, group, links)
@@ -179,7 +165,7 @@ def _group(
 ) -> dict[str, Any]:
     """Return what runs over one data set found, their table and figures."""
     of_party = any(record.side == "party" for record in group.values())
-    found = _finding(group) if several and not of_party else ""
+    sentence = _finding(group) if several and not of_party else ""
     about = []
     if max(len(record.runs) for record in group.values()) > 1:
         about.append("Means over seeds ± the sample standard deviation.")
@@ -188,8 +174,8 @@ def _group(
     if any("paper MiB" in tables.summary(record) for record in group.values()):
         about.append(sentences.PAPER_MIB)
     return {
-        "title": words if found or of_party else "In numbers",
-        "finding": found,
+        "title": words if sentence or of_party else "In numbers",
+        "finding": sentence,
         "about": about,
         "few": len(group) <= FEW,
         "features": _by_feature(group) if of_party else None,
@@ -221,14 +207,14 @@ def _table(group: Mapping[str, RunRecord], links: Mapping[str, str]) -> dict[str
 
 def _by_feature(group: Mapping[str, RunRecord]) -> dict[str, Any]:
     """Return which runs of one party kept which of its features."""
-    found: dict[str, dict[str, str]] = {}
+    states: dict[str, dict[str, str]] = {}
     for name, record in group.items():
         for one in verdicts(record):
             state = "kept" if one.is_kept else "removed"
-            found.setdefault(one.feature, {})[name] = state
+            states.setdefault(one.feature, {})[name] = state
     rows = [
         (feature, *(by_run.get(name, tables.MISSING) for name in group))
-        for feature, by_run in found.items()
+        for feature, by_run in states.items()
     ]
     rows.sort(key=lambda row: -row[1:].count("kept"))
     return {"names": ("Feature", *titles_of(group).values()), "rows": rows}
@@ -237,48 +223,37 @@ def _by_feature(group: Mapping[str, RunRecord]) -> dict[str, Any]:
 def _figures(key: str, group: Mapping[str, RunRecord]) -> dict[str, Any]:
     """Return the pictures of pixels, the curves and the bars of features."""
     titles, finals, counts, pictures = titles_of(group), [], [], []
+    runs = {titles[name]: record.runs for name, record in group.items()}
+    about, planted = [], False
+    if any(len(some) > 1 for some in runs.values()):
+        about.append("Thick: mean of seeds. Thin: each seed.")
+    every_run = (run for some in runs.values() for run in some)
+    if any(figures.selection_megabytes(run) is not None for run in every_run):
+        about.append("Diamond: features selected.")
     with figures.page_style():
         ax = figures.new_axes(3.2 + 0.2 * len(group))
-        for i, (name, record) in enumerate(group.items()):
+        for i, (title, record) in enumerate(zip(runs, group.values(), strict=True)):
             row, column = divmod(i, len(figures.CYCLE))
-            dashes = figures.DASHES[row % len(figures.DASHES)]
-            look = {"color": figures.CYCLE[column], "dashes": dashes}
-            figures.plot_curve(record.runs, ax, name=titles[name], **look)
-            finals.append(f"{titles[name]}: {sentences.headline(record)}")
-            if c := tables.mean_total(record.runs):
-                counts.append(f"{titles[name]} kept {c.kept:g} of {c.held:g}")
-            pictures += pixels.drawn(record.runs, f"{key}-pixels{i}", titles[name])
+            dashes, color = (
+                figures.DASHES[row % len(figures.DASHES)],
+                figures.CYCLE[column],
+            )
+            figures.plot_curve(record.runs, ax, name=title, color=color, dashes=dashes)
+            finals.append(f"{title}: {sentences.headline(record)}")
+            if total := tables.mean_total(record.runs):
+                counts.append(f"{title} kept {total.kept:g} of {total.held:g}")
+                planted = planted or tables.with_planted([total])
+            pictures += pixels.drawn(record.runs, f"{key}-pixels{i}", title)
         if not ax.lines:
             figures.plot_curve([], ax)
         title = "Test score against megabytes sent"
-        about = _curve_words(group)
-        curves = parts.figure(ax, f"{key}-curve", title, about, "; ".join(finals))
-        runs = {titles[name]: record.runs for name, record in group.items()}
-        kept = [_kept(key, runs, "; ".join(counts))] if counts else []
+        alt = "; ".join(finals)
+        curves = parts.figure(ax, f"{key}-curve", title, " ".join(about), alt)
+        kept = []
+        if counts:
+            caption = "All parties together."
+            caption += " Planted features are noise and should go." * planted
+            ax = figures.plot_kept(runs, figures.bar_axes(len(runs)))
+            title, alt = "Features kept and removed", "; ".join(counts)
+            kept.append(parts.figure(ax, f"{key}-kept", title, caption, alt))
     return {"pictures": pictures, "curves": curves, "kept": kept}
-
-
-def _curve_words(group: Mapping[str, RunRecord]) -> str:
-    """Say how to read the curves."""
-    said = ["Thick: mean of seeds. Thin: each seed."] * any(
-        len(record.runs) > 1 for record in group.values()
-    )
-    selected = (
-        figures.selection_megabytes(run)
-        for record in group.values()
-        for run in record.runs
-    )
-    if any(sent is not None for sent in selected):
-        said.append("Diamond: features selected.")
-    return " ".join(said)
-
-
-def _kept(
-    key: str, runs: Mapping[str, Sequence[RunNumbers]], alt: str
-) -> parts.Drawing:
-    totals = [total for some in runs.values() if (total := tables.mean_total(some))]
-    about = "All parties together."
-    if tables.with_planted(totals):
-        about += " Planted features are noise and should go."
-    ax = figures.plot_kept(runs, figures.bar_axes(len(runs)))
-    return parts.figure(ax, f"{key}-kept", "Features kept and removed", about, alt)

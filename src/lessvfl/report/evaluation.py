@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lessvfl.report import evaluation_figures, figures, parts, tables
-from lessvfl.report.evaluation_figures import EvaluationNumbers, area_words
+from lessvfl.report.evaluation_figures import EvaluationNumbers
 from lessvfl.report.key_numbers import capital
 from lessvfl.report.parts import Drawing
 from lessvfl.report.tables import MISSING
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PAGE_NAME, NUMBERS_NAME = "evaluation.html", "evaluation.json"
-CARDS = {
+WORDS = {  # of a number of an evaluation
     **SCORE_TEXTS,
     "gini": "Gini",
     "ks": "KS",
     "brier": "Brier score",
     "calibration_error": "calibration error",
     "mae": "mean absolute error",
-}
-OUTCOME = {  # of decisions: where, and over its column
+    "share": "share",
+    "mean_probability": "mean probability",
     "rate": "share taken",
     "precision": "precision",
     "recall": "recall",
@@ -35,97 +35,89 @@ OUTCOME = {  # of decisions: where, and over its column
     "fp": "wrong",
     "fn": "missed",
     "cost": "cost",
-}
-GROUPS = {
-    "share": "share",
-    "mean_probability": "mean probability",
-    "rate": "share taken",
-    "precision": "precision",
-    "recall": "recall",
-    "false_positive_rate": "false positive rate",
-    "auc": "AUC",
-    "accuracy": "accuracy",
     "mean_label": "mean label",
     "mean_prediction": "mean prediction",
-    "mae": "mean absolute error",
 }
-GAPS = {
-    "rate": "share taken",
-    "recall": "recall",
-    "false_positive_rate": "false positive rate",
-    "auc": "AUC",
-}
+# Numbers of the cards, of decisions, and of groups, each in this order.
+CARDS = (*SCORE_TEXTS, "gini", "ks", "brier", "calibration_error", "mae")
+DECIDED = ("rate", "precision", "recall", "false_positive_rate")
+OUTCOME = (*DECIDED, "tp", "fp", "fn", "cost")
+SCORED = ("auc", "accuracy", "mean_label", "mean_prediction", "mae")
+GROUPS = ("share", "mean_probability", *DECIDED, *SCORED)
+GAPS = ("rate", "recall", "false_positive_rate", "auc")
 
 
-def write_evaluation(folder: Path, found: EvaluationNumbers) -> Path:
+def write_evaluation(folder: Path, numbers: EvaluationNumbers) -> Path:
     """Write the page of an evaluation and its numbers; return the page."""
-    write_json(folder / NUMBERS_NAME, found)
-    parts.write(folder / PAGE_NAME, evaluation_page(found))
+    write_json(folder / NUMBERS_NAME, numbers)
+    parts.write(folder / PAGE_NAME, evaluation_page(numbers))
     return folder / PAGE_NAME
 
 
-def evaluation_page(found: EvaluationNumbers) -> str:
+def evaluation_page(numbers: EvaluationNumbers) -> str:
     """Return the page of an evaluation as one HTML document."""
     with figures.page_style():
-        drawings = list(_figures(found))
+        drawings = list(_figures(numbers))
     half = (len(drawings) + 1) // 2
+    data, model = numbers["data"], numbers["model"]
+    seed = model["seed"]
+    whose = "all seeds together" if seed is None else f"seed {seed}"
     return parts.page(
         "evaluation.html.j2",
-        title=_headline(found),
-        line=_line(found),
-        cards=list(_cards(found)),
-        notes=[*found["warnings"], *found["notes"]],
-        decisions=_decisions(found),
-        recalibration=_recalibration(found),
+        title=_headline(numbers),
+        line=[
+            tables.method_title(model["method"]),
+            f"trained on {model['data']}, {whose}",
+            f"{plural(data['n_rows'], 'row')} of {data['name']}",
+        ],
+        cards=list(_cards(numbers)),
+        notes=[*numbers["warnings"], *numbers["notes"]],
+        decisions=_decisions(numbers),
+        recalibration=_recalibration(numbers),
         left=drawings[:half],
         right=drawings[half:],
-        tenths=_tenths(found),
-        classes=_classes(found),
-        groups=_groups(found),
-        footer=f"Made by lessvfl {found['lessvfl']}; every number is in "
+        tenths=_tenths(numbers),
+        classes=[
+            {"class": one["class"], "rows": f"{one['rows']:,}"}
+            | _row(one, ("auc", "gini", "ks"))
+            for one in numbers.get("classes") or []
+        ],
+        groups=_groups(numbers),
+        footer=f"Made by lessvfl {numbers['lessvfl']}; every number is in "
         f"{NUMBERS_NAME}.",
     )
 
 
-def _line(found: EvaluationNumbers) -> list[str]:
-    data, model = found["data"], found["model"]
-    seed = model["seed"]
-    whose = "all seeds together" if seed is None else f"seed {seed}"
-    trained = f"trained on {model['data']}, {whose}"
-    rows = f"{plural(data['n_rows'], 'row')} of {data['name']}"
-    return [tables.method_title(model["method"]), trained, rows]
-
-
-def _headline(found: EvaluationNumbers) -> str:
+def _headline(numbers: EvaluationNumbers) -> str:
     """Say in one sentence what comes of it."""
-    if found["task"] == "regression":
-        r2 = found["r2"]
+    if numbers["task"] == "regression":
+        r2 = numbers["r2"]
         return "Evaluation" if r2 is None else f"R² {r2:.3f} on these rows"
-    if found["auc"] is None:
-        return f"Accuracy {found['accuracy']:.3f} on rows of one class"
-    text = f"AUC {found['auc']:.3f} on these rows"
-    if cut := found["cut_off"]:
+    if numbers["auc"] is None:
+        return f"Accuracy {numbers['accuracy']:.3f} on rows of one class"
+    text = f"AUC {numbers['auc']:.3f} on these rows"
+    if cut := numbers["cut_off"]:
         text += f"; '{cut['class']}' from a probability of {cut['at']:.3g} on"
         if "cost" in cut:
-            before = found["decisions"]["cost"]
+            before = numbers["decisions"]["cost"]
             text += f", at a cost of about {cut['cost']:,g} instead of {before:,g}"
     return text
 
 
-def _cards(found: EvaluationNumbers) -> Iterator[tuple[str, str, str, str]]:
+def _cards(numbers: EvaluationNumbers) -> Iterator[tuple[str, str, str, str]]:
     """Yield the key numbers: label, value, nothing, interval and what guesses have."""
-    for name, words in CARDS.items():
-        if name in found:
-            level = found["baseline"].get(name)
-            said = []
-            if ends := found["intervals"].get(name):
-                said.append(f"95 %: {ends['low']:.3f} to {ends['high']:.3f}")
+    for name in CARDS:
+        if name in numbers:
+            level = numbers["baseline"].get(name)
+            details = []
+            if ends := numbers["intervals"].get(name):
+                details.append(f"95 %: {ends['low']:.3f} to {ends['high']:.3f}")
             if level is not None:
-                said.append(f"one answer for all: {level:.3f}")
-            yield capital(words), _number(found[name]), "", "; ".join(said)
-    if found.get("lift"):
-        first = found["lift"][0]
-        detail = f"{first['captured']:.0%} of '{found['positive']}' in it"
+                details.append(f"one answer for all: {level:.3f}")
+            yield capital(WORDS[name]), _number(numbers[name]), "", "; ".join(details)
+    if numbers.get("lift"):
+        first = numbers["lift"][0]
+        detail = f"{first['captured']:.0%} of '{numbers['positive']}' in it"
         yield "Lift of the first tenth", f"{first['lift']:.2f}", "", detail
 
 
@@ -135,6 +127,9 @@ def _number(value: float | None) -> str:
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
+
+
+Plot = Callable[[EvaluationNumbers, "Axes"], "Axes"]
 
 
 # -- figures ---------------------------------------------------------------------------
@@ -155,60 +150,64 @@ FIGURES = {  # title, caption
 }
 
 
-def _drawn(ax: Axes, name: str, alt: str) -> Drawing:
-    return parts.figure(ax, name, *FIGURES[name], alt)
-
-
-def _figures(found: EvaluationNumbers) -> Iterator[Drawing]:
+def _figures(numbers: EvaluationNumbers) -> Iterator[Drawing]:
     """Yield the figures that the rows have, those of one column first."""
-    new = figures.new_axes
-    if found.get("curves"):
-        ax = evaluation_figures.plot_roc(found, new())
-        yield _drawn(ax, "roc", f"AUC {found['auc']:.3f}, KS {found['ks']:.3f}.")
-        ax = evaluation_figures.plot_lift(found, new())
-        said = (f"{one['share']:.0%}: {one['lift']:.2f}" for one in found["lift"])
-        yield _drawn(ax, "lift", f"Lift by share of rows: {'; '.join(said)}.")
-        if found["cut_off"] and "cost_of_nobody" in found["cut_off"]:
-            ax = evaluation_figures.plot_cost(found, new())
-            yield _drawn(ax, "cost", f"The cut-off costs {found['cut_off']['cost']:g}.")
-        ax = evaluation_figures.plot_precision(found, new())
-        words = f"Average precision {found['average_precision']:.3f}."
-        yield _drawn(ax, "precision", words)
-    ax = evaluation_figures.plot_calibration(found, new())
-    yield _drawn(ax, "calibration", area_words(found["calibration"]))
+    plots: list[tuple[str, Plot, str]] = []  # name, what draws it, in words
+    if numbers.get("curves"):
+        words = f"AUC {numbers['auc']:.3f}, KS {numbers['ks']:.3f}."
+        plots.append(("roc", evaluation_figures.plot_roc, words))
+        lifts = (f"{one['share']:.0%}: {one['lift']:.2f}" for one in numbers["lift"])
+        words = f"Lift by share of rows: {'; '.join(lifts)}."
+        plots.append(("lift", evaluation_figures.plot_lift, words))
+        if numbers["cut_off"] and "cost_of_nobody" in numbers["cut_off"]:
+            words = f"The cut-off costs {numbers['cut_off']['cost']:g}."
+            plots.append(("cost", evaluation_figures.plot_cost, words))
+        words = f"Average precision {numbers['average_precision']:.3f}."
+        plots.append(("precision", evaluation_figures.plot_precision, words))
+    areas = (
+        f"{one['predicted']:.3g} and {one['observed']:.3g}"
+        for one in numbers["calibration"]
+    )
+    words = f"Predicted and observed by tenths of the rows: {'; '.join(areas)}."
+    plots.append(("calibration", evaluation_figures.plot_calibration, words))
+    for name, plot, words in plots:
+        ax = plot(numbers, figures.new_axes())
+        yield parts.figure(ax, name, *FIGURES[name], words)
 
 
 # -- tables ----------------------------------------------------------------------------
 
 
-def _row(numbers: EvaluationNumbers, columns: Mapping[str, str]) -> dict[str, str]:
+def _row(numbers: EvaluationNumbers, names: Sequence[str]) -> dict[str, str]:
     """Return the cells of a line, by the words over them."""
-    named = [name for name in columns if name in numbers]
-    return {columns[name]: _number(numbers[name]) for name in named}
+    return {WORDS[name]: _number(numbers[name]) for name in names if name in numbers}
 
 
-def _decisions(found: EvaluationNumbers) -> dict[str, Any] | None:
+def _decisions(numbers: EvaluationNumbers) -> dict[str, Any] | None:
     """Return how rows are decided on, as it is and with the new cut-off."""
-    if "decisions" not in found:
+    if "decisions" not in numbers:
         return None
-    cut, now = found["cut_off"], found["decisions"]
-    lines = [{"decisions": "as it is", "cut-off": f"{now['at']:.3g}"}]
-    lines[0] |= _row(now, OUTCOME)
-    if cut:
-        first = {"decisions": f"by {cut['aim']}", "cut-off": f"{cut['at']:.3g}"}
-        lines.append(first | _row(cut, OUTCOME))
-    said = [f"A row is taken if '{found['positive']}' is predicted for it."]
+    cut = numbers["cut_off"]
+    sentences = [f"A row is taken if '{numbers['positive']}' is predicted for it."]
     if cut and "cost_of_nobody" in cut:
-        said.append(
+        sentences.append(
             f"Nobody taken costs {cut['cost_of_nobody']:,g}, everybody "
             f"{cut['cost_of_everybody']:,g}. Were probabilities exact, the cut-off of "
             f"least cost would be {cut['if_calibrated']:.3g}."
         )
-    return {"lines": lines, "sentences": said}
+    ways = [("as it is", numbers["decisions"])]
+    if cut:
+        ways.append((f"by {cut['aim']}", cut))
+    lines = [
+        {"decisions": words, "cut-off": f"{way['at']:.3g}"} | _row(way, OUTCOME)
+        for words, way in ways
+    ]
+    return {"lines": lines, "sentences": sentences}
 
 
-def _recalibration(found: EvaluationNumbers) -> dict[str, Any] | None:
-    how = found["recalibration"]
+def _recalibration(numbers: EvaluationNumbers) -> dict[str, Any] | None:
+    """Return scores of probabilities as they are and fitted anew; None if not asked."""
+    how = numbers["recalibration"]
     if not how:
         return None
     lines = [
@@ -218,44 +217,40 @@ def _recalibration(found: EvaluationNumbers) -> dict[str, Any] | None:
     return {"lines": lines}
 
 
-def _tenths(found: EvaluationNumbers) -> dict[str, Any]:
-    """Return the table of tenths of the rows: what is found in them, or calibration."""
-    if not found.get("lift"):
-        lines = [
-            {
-                "rows": f"{one['rows']:,}",
-                "predicted": _number(one["predicted"]),
-                "observed": _number(one["observed"]),
-            }
-            for one in found["calibration"]
-        ]
-        sentence = "In the order of what is predicted."
-        return {"title": "Calibration by tenths", "sentence": sentence, "lines": lines}
-    lines = [
-        {
-            "rows": f"{one['share']:.0%}",
-            "number": f"{one['rows']:,}",
-            "precision": _number(one["precision"]),
-            "found": f"{one['captured']:.1%}",
-            "lift": f"{one['lift']:.2f}",
+def _tenths(numbers: EvaluationNumbers) -> dict[str, Any]:
+    """Return the table of tenths of the rows: what is in them, or calibration."""
+    if not numbers.get("lift"):
+        return {
+            "title": "Calibration by tenths",
+            "sentence": "In the order of what is predicted.",
+            "lines": [
+                {
+                    "rows": f"{one['rows']:,}",
+                    "predicted": _number(one["predicted"]),
+                    "observed": _number(one["observed"]),
+                }
+                for one in numbers["calibration"]
+            ],
         }
-        for one in found["lift"]
-    ]
-    sentence = "The most likely rows first."
-    return {"title": "Lift by share of rows", "sentence": sentence, "lines": lines}
+    return {
+        "title": "Lift by share of rows",
+        "sentence": "The most likely rows first.",
+        "lines": [
+            {
+                "rows": f"{one['share']:.0%}",
+                "number": f"{one['rows']:,}",
+                "precision": _number(one["precision"]),
+                "found": f"{one['captured']:.1%}",
+                "lift": f"{one['lift']:.2f}",
+            }
+            for one in numbers["lift"]
+        ],
+    }
 
 
-def _classes(found: EvaluationNumbers) -> list[dict[str, str]]:
-    return [
-        {"class": one["class"], "rows": f"{one['rows']:,}"}
-        | _row(one, {"auc": "AUC", "gini": "Gini", "ks": "KS"})
-        for one in found.get("classes") or []
-    ]
-
-
-def _groups(found: EvaluationNumbers) -> dict[str, Any] | None:
+def _groups(numbers: EvaluationNumbers) -> dict[str, Any] | None:
     """Return the scores by group, and how far groups differ."""
-    groups = found["groups"]
+    groups = numbers["groups"]
     if not groups:
         return None
     lines = [
@@ -263,14 +258,10 @@ def _groups(found: EvaluationNumbers) -> dict[str, Any] | None:
         for line in groups["groups"]
     ]
     gaps = groups.get("gaps") or {}
-    said = [
-        f"{words} {gaps[name]:.3f}"
-        for name, words in GAPS.items()
-        if gaps.get(name) is not None
-    ]
+    known = [f"{WORDS[g]} {gaps[g]:.3f}" for g in GAPS if gaps.get(g) is not None]
     sentences = []
-    if said:
-        sentences.append(f"Largest differences: {', '.join(said)}.")
+    if known:
+        sentences.append(f"Largest differences: {', '.join(known)}.")
     if (ratio := groups.get("rate_ratio")) is not None:
         sentences.append(f"The smallest share taken is {ratio:.2f} of the largest.")
     if sentences and groups["few"]:
