@@ -65,8 +65,8 @@ def test_what_only_some_seeds_kept_says_how_many(runs):
     assert [t.get_text() for t in ax.texts].count("1/2") == 2
     colors = {place: patch.get_facecolor() for place, patch in cells(ax).items()}
     assert colors[3, 0] == colors[0, 2] != colors[1, 1]
-    assert "kept in that many of 2 seeds" in pixels.caption(runs)
-    assert pixels.caption(runs[1:]).endswith("Seed 1.")
+    assert "kept in that many of 2 seeds" in pixels.drawn(runs, "pixels")[0].caption
+    assert pixels.drawn(runs[1:], "pixels")[0].caption.endswith("Seed 1.")
 
 
 def test_planted_features_are_spoken_of_only_where_there_are_some():
@@ -82,7 +82,7 @@ def test_planted_features_are_spoken_of_only_where_there_are_some():
 
 
 def test_the_words_are_the_counts(runs):
-    assert pixels.words(runs) == (
+    assert pixels.drawn(runs, "pixels")[0].alt == (
         "left kept 7.5 of 8 pixels and removed 1 of 2 planted features; "
         "right kept 7.5 of 8 pixels and removed 2 of 2 planted features"
     )

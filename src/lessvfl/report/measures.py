@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lessvfl import terms
@@ -19,6 +19,7 @@ class Measure(NamedTuple):
     kind: str
 
 
+OF_NETWORKS = ("components.*.kept", "components.*.of", "communication.paper_mib")
 BILL = {"up": "bytes up", "down": "bytes down", "rounds": "rounds"}
 BY_STAGE = "Communication by stage"
 COUNTED: dict[str, tuple[tuple[str, str, str], ...]] = {  # label, path, kind; by group
@@ -63,10 +64,13 @@ COUNTED: dict[str, tuple[tuple[str, str, str], ...]] = {  # label, path, kind; b
 }
 
 
-def _all_measures(runs: Sequence[RunNumbers]) -> Iterator[Measure]:
-    for score, words in terms.SCORES.items():
-        for moment, label in tables.MOMENTS.items():
-            yield Measure(words.title, label, f"{score}.{moment}", "score")
+def measures(runs: Sequence[RunNumbers]) -> list[Measure]:
+    """List the numbers that at least one of these runs has, in their order."""
+    rows = [
+        Measure(words.title, label, f"{score}.{moment}", "score")
+        for score, words in terms.SCORES.items()
+        for moment, label in tables.MOMENTS.items()
+    ]
     billed = [
         (
             f"{tables.stage_title(stage, billed=True)}: {words}",
@@ -76,23 +80,16 @@ def _all_measures(runs: Sequence[RunNumbers]) -> Iterator[Measure]:
         for stage in tables.stages_billed(runs)
         for key, words in BILL.items()
     ]
-    for group, rows in COUNTED.items():
-        for row in billed if group == BY_STAGE else rows:
-            yield Measure(group, *row)
+    for group, counted in COUNTED.items():
+        of_group = billed if group == BY_STAGE else counted
+        rows += [Measure(group, *row) for row in of_group]
     timed = {stage for run in runs for stage in tables.at(run, "seconds") or {}}
     for stage in [*tables.in_order(timed - {"total"}), "total"]:
-        yield Measure("Seconds", tables.stage_title(stage), f"seconds.{stage}", "size")
-
-
-OF_NETWORKS = ("components.*.kept", "components.*.of", "communication.paper_mib")
-
-
-def measures(runs: Sequence[RunNumbers]) -> list[Measure]:
-    """List the numbers that at least one of these runs has."""
+        title = tables.stage_title(stage)
+        rows.append(Measure("Seconds", title, f"seconds.{stage}", "size"))
     beside = OF_NETWORKS if tables.are_trees(runs) else ()
     return [
-        measure
-        for measure in _all_measures(runs)
-        if measure.path not in beside
-        and any(tables.value_at(run, measure.path) is not None for run in runs)
+        row
+        for row in rows
+        if row.path not in beside and tables.over_seeds(runs, row.path) is not None
     ]

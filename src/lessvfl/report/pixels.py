@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lessvfl.report import figures, parts, tables
-from lessvfl.report.figures import Point
 from lessvfl.report.tables import FeatureRow, RunNumbers
 
 if TYPE_CHECKING:
@@ -41,12 +40,25 @@ class Picture(NamedTuple):
         return 0.85 + 4.7 * self.n_rows / (self.n_columns + n_beside + NAMES)
 
     @property
+    def n_parties(self) -> int:
+        """Return how many parties have pixels."""
+        return len({row.party for row in self.pixels.values()})
+
+    @property
     def middles(self) -> dict[str, float]:
-        """Return where a party's pixels are in the mean, from above."""
+        """Return the height of every party's name, from above.
+
+        It is the mean of its pixels, unless names would be too close to each other.
+        """
         rows: dict[str, list[int]] = {}
         for (_, y), one in self.pixels.items():
             rows.setdefault(one.party, []).append(y)
-        return {party: statistics.fmean(ys) + 0.5 for party, ys in rows.items()}
+        middles = {party: statistics.fmean(ys) + 0.5 for party, ys in rows.items()}
+        step = self.n_rows / len(middles)
+        pairs = itertools.pairwise(sorted(middles.values()))
+        if any(b - a < 0.75 * step for a, b in pairs):
+            return {party: (i + 0.5) * step for i, party in enumerate(middles)}
+        return middles
 
 
 def picture(runs: Sequence[RunNumbers]) -> Picture | None:
@@ -70,31 +82,6 @@ def picture(runs: Sequence[RunNumbers]) -> Picture | None:
     return Picture(pixels, planted, n_columns, n_rows)
 
 
-def words(runs: Sequence[RunNumbers]) -> str:
-    """Say what the picture shows, party by party."""
-    said = []
-    for party, counts in tables.mean_counts(runs).items():
-        real = counts.real_kept + counts.real_removed
-        text = f"{party} kept {counts.real_kept:.3g} of {real:g} pixels"
-        if n_planted := counts.planted_kept + counts.planted_removed:
-            gone = f"{counts.planted_removed:.3g} of {n_planted:g}"
-            text += f" and removed {gone} planted features"
-        said.append(text)
-    return "; ".join(said)
-
-
-def caption(runs: Sequence[RunNumbers]) -> str:
-    """Say how to read the picture."""
-    shown = picture(runs)
-    assert shown is not None, "there is no picture to speak of"
-    text = "The pixels of every party, where they are in the image."
-    if shown.planted:
-        text += " Beside them the columns of noise that it was given."
-    if len(runs) > 1:
-        return f"{text} A fraction: kept in that many of {len(runs)} seeds."
-    return f"{text} Seed {runs[0]['seed']}."
-
-
 def text_lines(runs: Sequence[RunNumbers]) -> Iterator[str]:
     """Yield the picture as lines of text; nothing where there is none.
 
@@ -109,9 +96,10 @@ def text_lines(runs: Sequence[RunNumbers]) -> Iterator[str]:
         blocks = "".join(BLOCKS[cell.state] if cell else "  " for cell in cells)
         name, beside = "", ""
         if (party := cells[0].party if cells[0] else "") in counts:
-            name, own = party, counts.pop(party)
-            if n_planted := own.planted_kept + own.planted_removed:
-                beside = f"  {own.planted_removed:.3g} of {n_planted:g} planted removed"
+            name, count = party, counts.pop(party)
+            if n_planted := count.planted_kept + count.planted_removed:
+                gone = f"{count.planted_removed:.3g} of {n_planted:g}"
+                beside = f"  {gone} planted removed"
         yield f"{name:<{width}}  {blocks}{beside}"
     words = {"kept": "kept", "some": "kept by some seeds", "removed": "removed"}
     if len(runs) == 1:
@@ -125,9 +113,24 @@ def drawn(
     """Return the picture for a page; nothing where there is none to draw."""
     if (shown := picture(runs)) is None:
         return []
+    caption = "The pixels of every party, where they are in the image."
+    if shown.planted:
+        caption += " Beside them the columns of noise that it was given."
+    if len(runs) > 1:
+        caption += f" A fraction: kept in that many of {len(runs)} seeds."
+    else:
+        caption += f" Seed {runs[0]['seed']}."
+    alt = []
+    for party, counts in tables.mean_counts(runs).items():
+        real = counts.real_kept + counts.real_removed
+        text = f"{party} kept {counts.real_kept:.3g} of {real:g} pixels"
+        if n_planted := counts.planted_kept + counts.planted_removed:
+            gone = f"{counts.planted_removed:.3g} of {n_planted:g}"
+            text += f" and removed {gone} planted features"
+        alt.append(text)
     ax = plot_pixels(runs, figures.new_axes(shown.height))
     title = "Pixels kept and removed" + (f" by {method}" if method else "")
-    return [parts.figure(ax, name, title, caption(runs), words(runs))]
+    return [parts.figure(ax, name, title, caption, "; ".join(alt))]
 
 
 def plot_pixels(runs: Sequence[RunNumbers], ax: Axes) -> Axes:
@@ -146,17 +149,30 @@ def plot_pixels(runs: Sequence[RunNumbers], ax: Axes) -> Axes:
     """
     shown = picture(runs)
     assert shown is not None, "there is no picture to draw"
-    seen: set[str] = set()
-    for pixel, row in shown.pixels.items():
-        seen.add(_draw_cell(ax, pixel, row, is_planted=False))
-    _draw_borders(ax, shown)
+    kinds = {
+        _draw_cell(ax, pixel, row, is_planted=False)
+        for pixel, row in shown.pixels.items()
+    }
+    owners = {pixel: row.party for pixel, row in shown.pixels.items()}
+    line: Any = {"color": figures.BLACK, "lw": 1.4, "solid_capstyle": "round"}
+    for x in range(shown.n_columns + 1):  # where one party's pixels end
+        for y in range(shown.n_rows + 1):
+            here = owners.get((x, y))
+            if here != owners.get((x - 1, y)):
+                ax.plot([x, x], [y, y + 1], **line)
+            if here != owners.get((x, y - 1)):
+                ax.plot([x, x + 1], [y, y], **line)
     right = float(shown.n_columns)
     names: Any = {"ha": "right", "va": "center", "fontsize": "medium"}
-    for party, middle in _apart(shown).items():
+    for party, middle in shown.middles.items():
         ax.text(-0.4, middle, figures.label(party, 16), **names)
-        for place, row in _beside(shown, party, middle):
-            seen.add(_draw_cell(ax, place, row, is_planted=True))
-            right = max(right, place[0] + 1)
+        rows = sorted(shown.planted.get(party, []), key=lambda row: row.n_kept)
+        width = max(SMALLEST, -(-len(rows) // max(1, shown.n_rows // shown.n_parties)))
+        top = middle - -(-len(rows) // width) / 2
+        for i, row in enumerate(rows):
+            x = shown.n_columns + GAP + i % width
+            kinds.add(_draw_cell(ax, (x, top + i // width), row, is_planted=True))
+            right = max(right, x + 1)
     ax.set_xlim(-0.1, right + 0.1)
     ax.set_ylim(shown.n_rows + 0.1, -0.1)
     below: Any = {"ha": "center", "va": "top", "fontsize": "small"}
@@ -166,71 +182,33 @@ def plot_pixels(runs: Sequence[RunNumbers], ax: Axes) -> Axes:
         ax.text(middle, shown.n_rows + 0.15, "planted noise", **below)
     ax.set_aspect("equal")
     ax.set_axis_off()
-    _draw_legend(ax, seen)
+    _draw_legend(ax, kinds)
     return ax
 
 
-def _apart(shown: Picture) -> dict[str, float]:
-    """Return the height of every party's name: at its pixels where these are apart."""
-    middles = shown.middles
-    heights = sorted(middles.values())
-    step = shown.n_rows / len(heights)
-    if any(b - a < 0.75 * step for a, b in itertools.pairwise(heights)):
-        return {party: (i + 0.5) * step for i, party in enumerate(middles)}
-    return middles
+def _draw_cell(
+    ax: Axes, place: tuple[float, float], row: FeatureRow, *, is_planted: bool
+) -> str:
+    """Draw one feature: full, hatched, or with the share of seeds that kept it.
 
-
-def _beside(
-    shown: Picture, party: str, middle: float
-) -> Iterator[tuple[Point, FeatureRow]]:
-    """Yield a party's planted features in lines right of the grid, at its height."""
-    rows = shown.planted.get(party, [])
-    n_lines = max(1, shown.n_rows // len(shown.middles))
-    width = max(SMALLEST, -(-len(rows) // n_lines))
-    n_lines = -(-len(rows) // width)
-    for i, row in enumerate(sorted(rows, key=lambda row: row.n_kept)):
-        line, place = divmod(i, width)
-        x = shown.n_columns + GAP + place
-        yield (x, middle - n_lines / 2 + line), row
-
-
-def _draw_cell(ax: Axes, place: Point, row: FeatureRow, *, is_planted: bool) -> str:
-    """Draw one feature: full, hatched, or with the share of seeds that kept it."""
+    Returns its kind, one of ``figures.KINDS``.
+    """
+    from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
-    share, kinds = row.n_kept / row.n_runs, figures.KINDS[is_planted::2]
-    (kept, full, _), (removed, empty, hatch) = kinds
+    share = row.n_kept / row.n_runs
+    (kept, full, _), (removed, empty, hatch) = figures.KINDS[is_planted::2]
     (x, y), size = place, 0.9
-    look: Any = {"facecolor": _mix(empty, full, share), "lw": 0}
+    ends = zip(to_rgb(empty), to_rgb(full), strict=True)
+    look: Any = {"facecolor": tuple(a + share * (b - a) for a, b in ends), "lw": 0}
     if not row.n_kept:
         look |= {"hatch": hatch, "edgecolor": "#7F8791"}
     ax.add_patch(Rectangle((x + 0.05, y + 0.05), size, size, **look))
     if 0 < row.n_kept < row.n_runs:
         ink = "white" if share > 0.6 else figures.BLACK
         text: Any = {"ha": "center", "va": "center", "fontsize": "x-small"}
-        said = f"{row.n_kept}/{row.n_runs}"
-        ax.text(x + 0.5, y + 0.5, said, color=ink, **text)
+        ax.text(x + 0.5, y + 0.5, f"{row.n_kept}/{row.n_runs}", color=ink, **text)
     return kept if row.n_kept else removed
-
-
-def _mix(empty: str, full: str, share: float) -> tuple[float, ...]:
-    from matplotlib.colors import to_rgb
-
-    both = zip(to_rgb(empty), to_rgb(full), strict=True)
-    return tuple(a + share * (b - a) for a, b in both)
-
-
-def _draw_borders(ax: Axes, shown: Picture) -> None:
-    """Draw a line wherever one party's pixels end, and around all of them."""
-    owners = {place: row.party for place, row in shown.pixels.items()}
-    for x in range(shown.n_columns + 1):
-        for y in range(shown.n_rows + 1):
-            here = owners.get((x, y))
-            look: Any = {"color": figures.BLACK, "lw": 1.4, "solid_capstyle": "round"}
-            if here != owners.get((x - 1, y)):
-                ax.plot([x, x], [y, y + 1], **look)
-            if here != owners.get((x, y - 1)):
-                ax.plot([x, x + 1], [y, y], **look)
 
 
 def _draw_legend(ax: Axes, seen: set[str]) -> None:

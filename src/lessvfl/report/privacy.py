@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lessvfl.run.record import RunRecord
@@ -32,34 +32,33 @@ NOT_BY_NOISE = (
 )
 
 
-def lines(found: Mapping[str, Any] | None, spends: str = "spends") -> list[str]:
-    """Say what a run spends of each protected side, by `privacy` of its numbers."""
-    if not found:
+def lines(privacy: Mapping[str, Any] | None, spends: str = "spends") -> list[str]:
+    """Say what a run spends of each protected side, by `privacy` of its numbers.
+
+    Also what all runs so far have spent, where a side was told of more than this one.
+    """
+    if not privacy:
         return []
-    priced = [(f"every {of}", one) for of, one in _sides(found)]
+    priced, together = list(_sides(privacy)), []
+    if priced and "all_runs" in privacy:
+        (of, first), epsilon = priced[0], privacy["all_runs"]
+        if epsilon != first["epsilon"]:
+            words = _epsilon_words(epsilon)
+            together.append(f"all runs so far have spent {words} of {of}")
     return [
-        *(f"this run {spends} {_epsilon(one)} of {of}" for of, one in priced),
-        *_of_all_runs(found, priced),
-        *(f"{name} has no epsilon" for name in found["unpriced"]),
+        *(
+            f"this run {spends} {_epsilon_words(one['epsilon'], one['delta'])} of {of}"
+            for of, one in priced
+        ),
+        *together,
+        *(f"{name} has no epsilon" for name in privacy["unpriced"]),
     ]
-
-
-def _of_all_runs(
-    found: Mapping[str, Any], priced: Sequence[tuple[str, Mapping[str, Any]]]
-) -> Sequence[str]:
-    """Say what a side's runs have spent so far, where they are more than this one."""
-    if "all_runs" not in found or not priced:
-        return []
-    (of, one), together = priced[0], found["all_runs"]
-    if together == one["epsilon"]:
-        return []
-    spent = "more than any epsilon" if together is None else f"epsilon {together:.3g}"
-    return [f"all runs so far have spent {spent} of {of}"]
 
 
 def spent(record: RunRecord) -> list[str]:
     """Say what all seeds of a record spend together, if anything is protected."""
-    return [f"Privacy: {line}." for line in lines(_of(record))]
+    privacy = record.runs[0].get("privacy") if record.runs else None
+    return [f"Privacy: {line}." for line in lines(privacy)]
 
 
 def section(record: RunRecord) -> dict[str, Any] | None:
@@ -67,62 +66,54 @@ def section(record: RunRecord) -> dict[str, Any] | None:
 
     None where no defence is on, and none was asked for.
     """
-    found, bundle = _of(record), record.header.get("privacy_bundle")
-    if not found:
+    privacy = record.runs[0].get("privacy") if record.runs else None
+    bundle = record.header.get("privacy_bundle")
+    if not privacy:
         if bundle is None:
             return None
-        found = {"labels": None, "columns": {}, "unpriced": []}
-    rows = [
-        (
-            f"every {of}",
-            one["mechanism"],
-            _number(one["epsilon"]),
-            f"{one['delta']:g}",
-            _number(one["each"]),
-            f"{one['releases']:,}",
-            one["adjacency"],
-            one["covers"],
+        privacy = {"labels": None, "columns": {}, "unpriced": []}
+    rows = []
+    for of, one in _sides(privacy):
+        epsilon, each = (
+            "infinite" if one[name] is None else f"{one[name]:.3g}"
+            for name in ("epsilon", "each")
         )
-        for of, one in _sides(found)
-    ]
-    said = [f"{line[0].upper()}{line[1:]}." for line in lines(found)]
+        counts = (f"{one['delta']:g}", each, f"{one['releases']:,}")
+        rows.append(
+            (of, one["mechanism"], epsilon, *counts, one["adjacency"], one["covers"])
+        )
+    sentences = [f"{line[0].upper()}{line[1:]}." for line in lines(privacy)]
     if bundle is not None:
         changes = ", ".join(record.header.get("privacy_changes", ()))
         changed = f"; --set changes it: {changes}" if changes else ""
-        said.insert(0, f"Chosen by --privacy {bundle}{changed}.")
-    if not found["labels"] and record.side != "party":
-        said.append("Labels have no epsilon.")
-    if not any(found["columns"].values()) and record.side != "server":
-        said.append("Columns have no epsilon.")
+        sentences.insert(0, f"Chosen by --privacy {bundle}{changed}.")
+    if not privacy["labels"] and record.side != "party":
+        sentences.append("Labels have no epsilon.")
+    if not any(privacy["columns"].values()) and record.side != "server":
+        sentences.append("Columns have no epsilon.")
     if rows:
-        said += [MEANING, NOT_COVERED]
+        sentences += [MEANING, NOT_COVERED]
     if any(row[1].startswith("noise") for row in rows):
-        said.append(NOT_BY_NOISE)
-    return {"sentences": said, "heads": HEADS, "rows": rows}
+        sentences.append(NOT_BY_NOISE)
+    return {"sentences": sentences, "heads": HEADS, "rows": rows}
 
 
-def _of(record: RunRecord) -> Mapping[str, Any] | None:
-    """Return what all seeds together spend: every run says it."""
-    return record.runs[0].get("privacy") if record.runs else None
+def _sides(privacy: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield of what something is spent, and what; parties that agree are one."""
+    if labels := privacy["labels"]:
+        yield "every label", labels
+    columns = privacy["columns"]
+    first = next(iter(columns.values()), None)
+    if len(columns) > 1 and first and all(one == first for one in columns.values()):
+        yield "every row at each party", first
+        return
+    for name, one in columns.items():
+        if one:
+            yield f"every row at {name}", one
 
 
-def _sides(found: Mapping[str, Any]) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """Return what is spent by what it is spent of; parties that agree are one."""
-    own = [(name, one) for name, one in found["columns"].items() if one]
-    alike = len(own) == len(found["columns"]) and all(o == own[0][1] for _, o in own)
-    if own and alike and len(own) > 1:
-        columns = [("row at each party", own[0][1])]
-    else:
-        columns = [(f"row at {name}", one) for name, one in own]
-    labels = found["labels"]
-    return [*([("label", labels)] if labels else []), *columns]
-
-
-def _epsilon(one: Mapping[str, Any]) -> str:
-    if one["epsilon"] is None:
+def _epsilon_words(epsilon: float | None, delta: float | None = None) -> str:
+    if epsilon is None:
         return "more than any epsilon"
-    return f"epsilon {one['epsilon']:.3g} (delta {one['delta']:g})"
-
-
-def _number(value: float | None) -> str:
-    return "infinite" if value is None else f"{value:.3g}"
+    beside = "" if delta is None else f" (delta {delta:g})"
+    return f"epsilon {epsilon:.3g}{beside}"

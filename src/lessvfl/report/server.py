@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from lessvfl import terms
 from lessvfl.report import tables
 from lessvfl.report.tables import at, number
@@ -12,22 +14,27 @@ UNTOLD = "not revealed"
 
 
 def party_rows(record: RunRecord) -> list[dict[str, str]]:
-    """Return a row for each party of a server's record, means over its seeds."""
+    """Return a row for each party of a server's record, means over its seeds.
+
+    Bytes are without evaluation.
+    """
     components = tables.component_counts(record.runs)
+    has_trees = tables.are_trees(record.runs)
     rows = []
     for party in record.header.get("parties") or components:
         kept, of = components.get(party, (0, 0))
-        bytes_up, bytes_down = (_bytes(record, party, way) for way in ("up", "down"))
-        own = {"components": f"{tables.value_text(round(kept, 1), 'count')} of {of:g}"}
-        if tables.are_trees(record.runs):
-            own = {"splits": tables.value_text(round(kept, 1), "count")}
+        n_kept, paid = tables.value_text(round(kept, 1), "count"), Counter[str]()
+        for line in (line for run in record.runs for line in run.get("bill") or []):
+            if line["party"] == party and line["stage"] != "evaluate":
+                paid[line["direction"]] += line["payload_bytes"]
         rows.append(
             {
                 "party": party,
-                **own,
+                **({"splits": n_kept} if has_trees else {}),
+                **({} if has_trees else {"components": f"{n_kept} of {of:g}"}),
                 "features": _features(record, party),
-                "sent": bytes_up,
-                "received": bytes_down,
+                "sent": terms.bytes_text(paid["up"] / len(record.runs)),
+                "received": terms.bytes_text(paid["down"] / len(record.runs)),
             }
         )
     return rows
@@ -35,28 +42,14 @@ def party_rows(record: RunRecord) -> list[dict[str, str]]:
 
 def power_words(record: RunRecord) -> str:
     """Say how often parties would find a column of little effect, by the rows alone."""
-    found = at(record.header, "data", "power")
-    if record.header.get("method") != "less-vfl-auto" or not found:
+    power = at(record.header, "data", "power")
+    if record.header.get("method") != "less-vfl-auto" or not power:
         return ""
-    said = found_words(found["finds"], found["auc"], found["correlation"], "at a party")
+    finds, auc, correlation = power["finds"], power["auc"], power["correlation"]
     return (
-        f"{said} That is at most, by the number of rows alone; each party's page has "
-        "its own figure."
+        f"{found_words(finds, auc, correlation, 'at a party')} That is at most, by the "
+        "number of rows alone; each party's page has its own figure."
     )
-
-
-def _bytes(record: RunRecord, party: str, way: str) -> str:
-    """Say how many bytes a party sent or got, without evaluation."""
-    paid = [
-        sum(
-            line["payload_bytes"]
-            for line in run.get("bill") or []
-            if (line["party"], line["direction"]) == (party, way)
-            and line["stage"] != "evaluate"
-        )
-        for run in record.runs
-    ]
-    return terms.bytes_text(sum(paid) / len(paid))
 
 
 def _features(record: RunRecord, party: str) -> str:
@@ -64,13 +57,12 @@ def _features(record: RunRecord, party: str) -> str:
     if counts := tables.mean_counts(record.runs).get(party):
         kept, held = counts.kept, counts.held
     else:
-        told = [at(run, "counts", party) for run in record.runs]
-        kept_mean, removed_mean = (
-            tables.spread([number(one, name) for one in told])
+        n_kept, n_removed = (
+            tables.spread([number(run, "counts", party, name) for run in record.runs])
             for name in ("n_kept", "n_removed")
         )
-        if kept_mean is None or removed_mean is None:
+        if n_kept is None or n_removed is None:
             kept_none = all(party in tables.emptied(run) for run in record.runs)
             return "none" if kept_none else UNTOLD
-        kept, held = kept_mean.mean, kept_mean.mean + removed_mean.mean
+        kept, held = n_kept.mean, n_kept.mean + n_removed.mean
     return f"{tables.value_text(round(kept, 1), 'count')} of {held:g}"
