@@ -28,7 +28,7 @@ def test_one_run_has_its_own_interval():
     one = record(run(0, 0.8, 0.05, 0.04))
     found = intervals.of_score(one, "auc")
     assert found == pytest.approx((0.8, 0.75, 0.84))
-    assert intervals.score_words(one, "auc") == " (0.750 to 0.840)"
+    assert intervals.leading_words(one, "auc", "") == " (0.750 to 0.840)"
     assert intervals.loss_words(one, "bank") == "0.100 (0.050 to 0.140), overstated"
     assert intervals.bias(one, "bank") == f", {intervals.OVERSTATED}"
     assert "test AUC 0.800 (95 %: 0.750 to 0.840)" in sentences.headline(one)
@@ -71,7 +71,7 @@ def test_without_an_interval_nothing_is_said():
     for missing in ({}, {"intervals": None, "missed": None}):
         one = record({"seed": 0, "auc": {"final": 0.8}, **missing})
         assert intervals.of_score(one, "auc") is None
-        assert intervals.score_words(one, "auc") == ""
+        assert intervals.leading_words(one, "auc", "") == ""
         assert intervals.loss_words(one, "bank") == tables.MISSING
         assert intervals.note(one) == ""
     assert intervals.of_score(record(), "auc") is None

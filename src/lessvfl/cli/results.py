@@ -66,10 +66,7 @@ def print_summary(records: list[RunRecord]) -> None:
         for sentence in (
             *verdicts.dwarfing(record),
             *sentences.together(record),
-            *sentences.chance(record),
-            *sentences.seen(record),
-            *sentences.emptied(record),
-            *sentences.undefined(record),
+            *sentences.remarks(record),
             *privacy.spent(record),
         ):
             say(sentence)

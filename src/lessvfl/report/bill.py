@@ -31,12 +31,16 @@ def sums(record: RunRecord) -> PartSums:
     """Return by part the bytes of payload, of frames and at the socket.
 
     Both directions, all parties that dial, all seeds, which share an alignment; nothing
-    where no socket is known.
+    where no socket is known. Payload that stayed in the server's process passed none.
     """
     bills = [run.get("communication") or {} for run in record.runs]
     if not any(bill.get("socket") for bill in bills):
         return {}
-    found, inside = {}, _inside(record)
+    inside = Counter[str]()  # the payload of the server's own columns, by stage
+    for line in (line for run in record.runs for line in run.get("bill") or []):
+        if line["party"] == record.header.get("own"):
+            inside[line["stage"]] += line["payload_bytes"]
+    by_part = {}
     for part, stages in PARTS.items():
         payload, frames, socket = (
             sum(
@@ -49,18 +53,8 @@ def sums(record: RunRecord) -> PartSums:
         )
         if socket:
             payload -= sum(inside[stage] for stage in stages)
-            found[part] = (payload, frames, socket)
-    return found
-
-
-def _inside(record: RunRecord) -> Counter[str]:
-    """Return the payload by stage that stayed in the server's process, of all seeds."""
-    found: Counter[str] = Counter()
-    for run in record.runs:
-        for line in run.get("bill") or []:
-            if line["party"] == record.header.get("own"):
-                found[line["stage"]] += line["payload_bytes"]
-    return found
+            by_part[part] = (payload, frames, socket)
+    return by_part
 
 
 def whose(record: RunRecord) -> str:
@@ -71,11 +65,11 @@ def whose(record: RunRecord) -> str:
 
 def rows(record: RunRecord) -> list[dict[str, str]]:
     """Return a row for each part that a run has, and one for all."""
-    found = sums(record)
-    partial = is_partial(found)
-    if found:
-        payload, frames, socket = zip(*found.values(), strict=True)
-        found["all"] = (sum(payload), sum(frames), sum(socket))
+    by_part = sums(record)
+    partial = is_partial(by_part)
+    if by_part:
+        payload, frames, socket = map(sum, zip(*by_part.values(), strict=True))
+        by_part["all"] = (payload, frames, socket)
     return [
         {
             "part": part,
@@ -86,27 +80,27 @@ def rows(record: RunRecord) -> list[dict[str, str]]:
                 f"{socket / payload:.2f}" if payload and not partial else ""
             ),
         }
-        for part, (payload, frames, socket) in found.items()
+        for part, (payload, frames, socket) in by_part.items()
     ]
 
 
-def is_partial(found: PartSums) -> bool:
+def is_partial(by_part: PartSums) -> bool:
     """Tell whether a server that broke off took some bytes with it, not of payload."""
-    return any(frames < payload for payload, frames, _ in found.values())
+    return any(frames < payload for payload, frames, _ in by_part.values())
 
 
 def words(record: RunRecord) -> str:
     """Say in a sentence what went over the server's socket; of which part how much."""
-    found = sums(record)
-    if not found:
+    by_part = sums(record)
+    if not by_part:
         return ""
-    total = terms.bytes_text(sum(socket for *_, socket in found.values()))
-    each = ", ".join(f"{p} {terms.bytes_text(own[-1])}" for p, own in found.items())
+    total = terms.bytes_text(sum(socket for *_, socket in by_part.values()))
+    each = ", ".join(f"{p} {terms.bytes_text(n)}" for p, (*_, n) in by_part.items())
     runs = f", {of}" if (of := whose(record)) else ""
-    said = f"At the socket, both ways{runs}: {total} ({each})"
-    if is_partial(found):
-        return f"{said}; {PARTIAL}"
-    payload, _, socket = found.get("training", (0, 0, 0))
+    sentence = f"At the socket, both ways{runs}: {total} ({each})"
+    if is_partial(by_part):
+        return f"{sentence}; {PARTIAL}"
+    payload, _, socket = by_part.get("training", (0, 0, 0))
     if payload:
-        said += f"; training {socket / payload:.2f} x its payload"
-    return said
+        sentence += f"; training {socket / payload:.2f} x its payload"
+    return sentence

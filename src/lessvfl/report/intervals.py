@@ -37,24 +37,16 @@ class MeanInterval(NamedTuple):
 
 
 def of_score(record: RunRecord, name: str) -> MeanInterval | None:
-    """Return the interval of a score at the end; None where a run has none."""
-    found = [
-        (
-            number(run, name, "final"),
-            number(run, "intervals", name, "low"),
-            number(run, "intervals", name, "high"),
-        )
-        for run in record.runs
-    ]
-    return _over_runs(record, found)
+    """Return the interval of a score at the end; None where a run has none.
 
-
-def of_ensemble(record: RunRecord, name: str) -> MeanInterval | None:
-    """Return the interval of a score of all seeds together; None without one."""
-    found = [together(record, name)]
-    found += [number(record.ensemble, "intervals", name, k) for k in ("low", "high")]
-    known = [value for value in found if value is not None]
-    return MeanInterval(*known) if len(known) == 3 else None
+    It is that of the ensemble, where seeds predict together.
+    """
+    ends = [("intervals", name, end) for end in ("low", "high")]
+    if (whole := together(record, name)) is not None:
+        low, high = (number(record.ensemble, *path) for path in ends)
+        return None if low is None or high is None else MeanInterval(whole, low, high)
+    paths = [(name, "final"), *ends]
+    return _over_runs(record, [[number(run, *p) for p in paths] for run in record.runs])
 
 
 def together(record: RunRecord, name: str) -> float | None:
@@ -64,15 +56,15 @@ def together(record: RunRecord, name: str) -> float | None:
 
 def of_loss(record: RunRecord, party: str) -> MeanInterval | None:
     """Return how much the leading score falls without a party, and its interval."""
-    parts = ("loss", "low", "high")
-    found = [[number(run, "missed", party, k) for k in parts] for run in record.runs]
-    return _over_runs(record, found)
+    paths = [("missed", party, name) for name in ("loss", "low", "high")]
+    return _over_runs(record, [[number(run, *p) for p in paths] for run in record.runs])
 
 
 def _over_runs(
-    record: RunRecord, found: Sequence[Sequence[float | None]]
+    record: RunRecord, by_run: Sequence[Sequence[float | None]]
 ) -> MeanInterval | None:
-    known = [[value for value in one if value is not None] for one in found]
+    """Average value, low and high of every run; None unless all runs have all."""
+    known = [[value for value in one if value is not None] for one in by_run]
     if not known or any(len(one) < 3 for one in known):
         return None
     values, lows, highs = zip(*known, strict=True)
@@ -81,16 +73,8 @@ def _over_runs(
     above = [high - value for value, high in zip(values, highs, strict=True)]
     if folds == 1:
         return MeanInterval(mean, mean - fmean(below), mean + fmean(above))
-    low, high = (
-        math.sqrt(fmean([w * w for w in own]) / folds) for own in (below, above)
-    )
+    low, high = (math.sqrt(fmean([w * w for w in s]) / folds) for s in (below, above))
     return MeanInterval(mean, mean - low, mean + high)
-
-
-def score_words(record: RunRecord, name: str) -> str:
-    """Say the interval of a score in brackets, after a space; nothing without one."""
-    found = of_score(record, name)
-    return f" ({found.words})" if found else ""
 
 
 def leading_words(record: RunRecord, name: str, mean: str) -> str:
@@ -98,27 +82,26 @@ def leading_words(record: RunRecord, name: str, mean: str) -> str:
 
     `mean` is how the mean over all runs is written.
     """
-    whole = together(record, name)
+    interval, whole = of_score(record, name), together(record, name)
+    around = f" ({interval.words})" if interval else ""
     if whole is None:
-        return f"{mean}{score_words(record, name)}"
-    found = of_ensemble(record, name)
-    around = f" ({found.words})" if found else ""
+        return f"{mean}{around}"
     return f"{whole:.3f}{around}; seeds: {mean}"
 
 
 def loss_words(record: RunRecord, party: str) -> str:
     """Say how much the leading score falls without a party, and where it may be."""
-    found = of_loss(record, party)
-    if found is None:
+    loss = of_loss(record, party)
+    if loss is None:
         return tables.MISSING
-    return f"{found.mean:.3f} ({found.words}){', overstated' * (found.low > 0)}"
+    return f"{loss.mean:.3f} ({loss.words}){', overstated' * (loss.low > 0)}"
 
 
 def bias(record: RunRecord, party: str) -> str:
     """Say that what the score falls without a party is overstated, if it falls."""
-    found = of_loss(record, party)
+    loss = of_loss(record, party)
     without, whole = tables.missed(record)[party]
-    falls = found.low > 0 if found else round(whole - without, 3) > 0
+    falls = loss.low > 0 if loss else round(whole - without, 3) > 0
     return f", {OVERSTATED}" if falls else ""
 
 
@@ -128,7 +111,7 @@ def note(record: RunRecord) -> str:
     if of_score(record, name) is None:
         return ""
     of = "the mean of all folds" if tables.n_folds(record) > 1 else "one run"
-    if of_ensemble(record, name):
+    if together(record, name) is not None:
         of = "the ensemble (of what a party adds: of one run)"
     data = record.header.get("data") or {}
     n_rows = (data.get("n_train") or 0) + (data.get("n_test") or 0)

@@ -63,18 +63,14 @@ def score_words(record: RunRecord) -> str:
     final = over_seeds(record.runs, f"{name}.final")
     if not final:
         return "no test score"
-    value, found, whose = final.mean, intervals.of_score(record, name), ""
     hits = over_seeds(record.runs, "accuracy.final")
     level = over_seeds(record.runs, "baseline.accuracy")
-    accuracy = hits and hits.mean
-    whole, beside = intervals.together(record, name), []
-    if whole is not None:
-        value, found = whole, intervals.of_ensemble(record, name)
-        whose = f" of {ensemble_words(record)}"
+    value, whose, accuracy, beside = final.mean, "", hits and hits.mean, []
+    if interval := intervals.of_score(record, name):
+        beside.append(f"{intervals.LEVEL}: {interval.words}")
+    if (whole := intervals.together(record, name)) is not None:
+        value, whose = whole, f" of {ensemble_words(record)}"
         accuracy = intervals.together(record, "accuracy")
-    if found:
-        beside.append(f"{intervals.LEVEL}: {found.words}")
-    if whole is not None:
         beside.append(f"mean of the seeds: {final.mean:.3f}")
     if accuracy is not None and level:
         if name != "accuracy":
@@ -97,15 +93,15 @@ def label_words(record: RunRecord) -> str:
     n_rows = (data.get("n_train") or 0) + (data.get("n_test") or 0)
     if not n_rows:
         return ""
-    said = f"{plural(n_rows, 'row')} of all sides"
+    rows = f"{plural(n_rows, 'row')} of all sides"
     classes = data.get("classes") or {}
     if not classes:
-        return said
+        return rows
     rarest = sorted(classes.items(), key=lambda item: item[1])[:MOST_CLASSES]
-    counts = (f"{name} {n:,} ({100 * n / n_rows:.2g} %)" for name, n in rarest)
-    more = f" and {plural(len(classes) - MOST_CLASSES, 'class', 'classes')} more"
-    most = more * (len(classes) > MOST_CLASSES)
-    return f"{said}: {', '.join(counts)}{most}{_as_randomised(record)}"
+    counts = ", ".join(f"{name} {n:,} ({100 * n / n_rows:.2g} %)" for name, n in rarest)
+    if (n_more := len(classes) - MOST_CLASSES) > 0:
+        counts += f" and {plural(n_more, 'class', 'classes')} more"
+    return f"{rows}: {counts}{_as_randomised(record)}"
 
 
 def predicted_words(record: RunRecord) -> str:
@@ -165,12 +161,12 @@ def emptied(record: RunRecord) -> list[str]:
     """Say which parties kept nothing."""
     empty = Counter(party for run in record.runs for party in tables.emptied(run))
     return [
-        f"{party} kept none of its features{_when(n_empty, len(record.runs))}."
+        f"{party} kept none of its features{_in_seeds(n_empty, len(record.runs))}."
         for party, n_empty in empty.items()
     ]
 
 
-def _when(n: int, n_runs: int) -> str:
+def _in_seeds(n: int, n_runs: int) -> str:
     """Say in how many seeds something is so, where there are several."""
     return f" in {n} of {n_runs} seeds" if n_runs > 1 else ""
 
@@ -181,11 +177,12 @@ def undefined(record: RunRecord) -> list[str]:
     is_scored = tables.is_scored(record, "accuracy", "r2")
     if n_runs and not is_scored and at(record.header, "data", "n_test") == 0:
         return ["There were no test rows, so nothing was scored."]
-    all_reasons = (run.get("undefined") or {} for run in record.runs)
-    found = Counter(item for reasons in all_reasons for item in reasons.items())
-    for (score, why), n in found.items():
+    reasons = (run.get("undefined") or {} for run in record.runs)
+    counts = Counter(item for by_score in reasons for item in by_score.items())
+    for (score, why), n in counts.items():
         if words := terms.SCORES.get(score):
-            sentences.append(f"{words.title} is not defined{_when(n, n_runs)}: {why}.")
+            seeds = _in_seeds(n, n_runs)
+            sentences.append(f"{words.title} is not defined{seeds}: {why}.")
     if n_runs and not is_scored and not sentences:
         sentences.append("Nothing was scored.")
     return sentences
@@ -193,55 +190,48 @@ def undefined(record: RunRecord) -> list[str]:
 
 def chance(record: RunRecord) -> list[str]:
     """Say where a model is no better than one prediction for all rows."""
-    told = [run.get("above_baseline") for run in record.runs]
-    known = [above for above in told if above is not None]
+    above = [run.get("above_baseline") for run in record.runs]
+    known = [one for one in above if one is not None]
     if not known or 2 * sum(known) >= len(known):
         return []
-    when = _when(known.count(False), len(known))
     _, word = tables.first_score(record)
-    what = (
-        "the mean of the labels" if tables.is_regression(record) else "the same class"
-    )
+    is_regression = tables.is_regression(record)
+    what = "the mean of the labels" if is_regression else "the same class"
     return [
-        f"The test rows do not show that the model is better than chance{when}: its "
-        f"{word} there is less than two standard errors of guesses above that of "
-        f"predicting {what} for every row."
+        "The test rows do not show that the model is better than chance"
+        f"{_in_seeds(known.count(False), len(known))}: its {word} there is less than "
+        f"two standard errors of guesses above that of predicting {what} for every row."
     ]
 
 
 def seen_words(share: float) -> str:
     """Say how many test rows equal a training row, and what that means for scores."""
-    said = f"{100 * share:.2g} % of the test rows equal a training row in every column"
+    text = f"{100 * share:.2g} % of the test rows equal a training row in every column"
     if share < MANY_SEEN:
-        return f"{said}."
+        return f"{text}."
     return (
-        f"{said}: scores are in part those of rows seen in training. "
+        f"{text}: scores are in part those of rows seen in training. "
         "equal_rows=distinct runs on distinct rows only."
     )
-
-
-def seen(record: RunRecord) -> list[str]:
-    """Say where more than a few test rows equal a training row."""
-    share = over_seeds(record.runs, "test_rows_seen")
-    many = share is not None and share.mean >= MANY_SEEN
-    return [seen_words(share.mean)] if share and many else []
 
 
 def together(record: RunRecord) -> list[str]:
     """Say how good all seeds of an ensemble are together, the leading score first."""
     lead, _ = tables.first_score(record)
-    said = []
-    for name in sorted(terms.SCORES, key=lambda name: name != lead):
-        value = intervals.together(record, name)
-        if value is not None:
-            found = intervals.of_ensemble(record, name)
-            around = f" ({intervals.LEVEL}: {found.words})" if found else ""
-            said.append(f"{tables.score_word(name)} {value:.3f}{around}")
+    names = sorted(terms.SCORES, key=lambda name: name != lead)
+    scores = []
+    for name in names:
+        if (value := intervals.together(record, name)) is not None:
+            interval = intervals.of_score(record, name)
+            around = f" ({intervals.LEVEL}: {interval.words})" if interval else ""
+            scores.append(f"{tables.score_word(name)} {value:.3f}{around}")
     words = ensemble_words(record)
-    return [f"{words[0].upper()}{words[1:]}: {', '.join(said)}."] if said else []
+    return [f"{words[0].upper()}{words[1:]}: {', '.join(scores)}."] if scores else []
 
 
 def remarks(record: RunRecord) -> list[str]:
     """Say what a reader should know beyond the notes of the record."""
-    beyond = (chance, seen, emptied, undefined)
-    return [sentence for say in beyond for sentence in say(record)]
+    share = over_seeds(record.runs, "test_rows_seen")
+    many = share is not None and share.mean >= MANY_SEEN
+    seen = [seen_words(share.mean)] if share and many else []
+    return [*chance(record), *seen, *emptied(record), *undefined(record)]
