@@ -22,7 +22,6 @@ from lessvfl.report.verdicts import (
     NOT_NEEDED_SCOPE,
     REMOVED,
     UNDECIDED,
-    FeatureVerdict,
     dwarfing,
     power_words,
     reasons,
@@ -42,11 +41,11 @@ ALIGNED = {  # what the server learnt from the alignment of rows
 
 def headline(record: RunRecord) -> str:
     """Say in one sentence how many columns can go, and why."""
-    found = verdicts(record)
-    if not found:
+    features = verdicts(record)
+    if not features:
         return sentences.headline(record)
-    n_held, counts = len(found), Counter(one.verdict for one in found)
-    gone = [one for one in found if one.verdict in (NOT_NEEDED, REMOVED)]
+    n_held, counts = len(features), Counter(one.verdict for one in features)
+    gone = [one for one in features if one.verdict in (NOT_NEEDED, REMOVED)]
     if record.header.get("method") == "plain":
         title = tables.method_title("plain")
         return f"{title} removes nothing: it used {_of_yours(n_held, n_held)}"
@@ -77,27 +76,27 @@ def _of_yours(n: int, n_held: int) -> str:
 def cautions(record: RunRecord) -> list[str]:
     """Say what to bear in mind before a column is given up."""
     party, n_runs = str(record.header.get("party")), len(record.runs)
-    found = verdicts(record)
-    n_kept = sum(one.is_kept for one in found)
-    said = []
+    features = verdicts(record)
+    n_kept = sum(one.is_kept for one in features)
+    cautions = []
     if not n_kept:
-        said.append("Nothing was kept, so the model does without your columns.")
+        cautions.append("Nothing was kept, so the model does without your columns.")
     if power := power_words(record, party):
-        said.append(power)
-    if any(one.verdict == UNDECIDED for one in found):
-        said.append(
+        cautions.append(power)
+    if any(one.verdict == UNDECIDED for one in features):
+        cautions.append(
             "Undecided is what may well have more than that effect, or has signs of a "
             "curve or a pair, though it was removed, and what some runs keep and "
             "others do not: go on collecting it until there are more rows."
         )
-    if any(one.why == "most" for one in found):
-        said.append(
+    if any(one.why == "most" for one in features):
+        cautions.append(
             "What is stronger than chance was left out where no more features were "
             "allowed: a larger 'most' keeps more."
         )
     shares = [number(run, "selection", party, "false_share") for run in record.runs]
     if (false := tables.spread(shares)) and n_kept:
-        said.append(
+        cautions.append(
             f"About {100 * false.mean:.0f} % of what was kept may be useless "
             f"({false.mean * n_kept:.1f} of {plural(n_kept, 'feature')}). In this "
             "estimate scrambled copies of your columns stand for useless ones; columns "
@@ -105,21 +104,21 @@ def cautions(record: RunRecord) -> list[str]:
         )
     of_runs = [at(run, "selection", party) for run in record.runs]
     if words := alike_words("yours", of_runs):
-        said.append(words)
-    if any(0 < one.n_kept < one.n_runs for one in found):
-        said.append(
+        cautions.append(words)
+    if any(0 < one.n_kept < one.n_runs for one in features):
+        cautions.append(
             "A feature counts as kept if at least half of the runs kept it. The "
             "network of each seed needs the features that its own run kept."
         )
     if n_runs == 1:
-        said.append(
+        cautions.append(
             "This comes from one run; run more seeds to see how stable the choice is."
         )
-    said.append(
+    cautions.append(
         "This holds for these labels and these parties. Columns that matter only "
         "together with another party's cannot be seen by either."
     )
-    return said
+    return cautions
 
 
 # -- what was sent and revealed --------------------------------------------------------
@@ -154,14 +153,26 @@ def revealed(
     """
     if not record.runs:
         return []
+    to_server = list(_of_run(record))
+    if since and since.get("requests"):
+        requests, rows = (plural(since[k], k[:-1]) for k in ("requests", "rows"))
+        to_server.append(
+            f"to predict: embeddings of {rows} in {requests}, the last on "
+            f"{str(since['last'])[:10]}"
+        )
+    if since and (n_explained := since.get("told")):
+        to_server.append(
+            "to explain: the features that added most to the prediction of "
+            f"{plural(n_explained, 'row')}, and what they added"
+        )
     return [
-        *(("the server", what) for what in (*_told(record), *_predicted(since or {}))),
+        *(("the server", what) for what in to_server),
         ("other parties", "nothing from you; the server tells them your name"),
     ]
 
 
-def _told(record: RunRecord) -> Iterator[str]:
-    """Yield what the server was told, in the order of a run."""
+def _of_run(record: RunRecord) -> Iterator[str]:
+    """Yield what the server learnt, in the order of a run."""
     header, party = record.header, str(record.header.get("party"))
     if (how := ALIGNED.get(str(header.get("align")))) is not None:
         yield f"by the alignment: {how}"
@@ -180,63 +191,53 @@ def _told(record: RunRecord) -> Iterator[str]:
         case "counts":
             yield "how many features were kept and removed in every run"
         case _:
-            told = any(empty) or any(answers)
-            yield f"of the selection: nothing{' else' * told}"
+            yield "of the selection: nothing" + " else" * (any(empty) or any(answers))
     yield "your name, versions, kind of device, and a digest of your network"
-
-
-def _predicted(since: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the server was told to predict with, if it ever was."""
-    if since.get("requests"):
-        requests, rows = (plural(since[k], k[:-1]) for k in ("requests", "rows"))
-        last = str(since["last"])[:10]
-        yield f"to predict: embeddings of {rows} in {requests}, the last on {last}"
-    if n_told := since.get("told"):
-        yield (
-            "to explain: the features that added most to the prediction of "
-            f"{plural(n_told, 'row')}, and what they added"
-        )
 
 
 def _embeddings(record: RunRecord, party: str) -> Iterator[str]:
     """Yield which embeddings were sent what for, in how many bits, and their bytes."""
-    config, paid = record.header.get("config") or {}, Counter[str]()
+    first, config = record.runs[0], record.header.get("config") or {}
+    paid = Counter[str]()
     for stage, n_bytes in _paid(record, "embedding").items():
         paid[stage if stage in ("embed", "evaluate") else "train"] += n_bytes
-    n_train, n_test = (
-        int(number(record.runs[0], "rows", rows) or 0) for rows in ("train", "test")
-    )
+    n_train, n_test = (int(number(first, "rows", r) or 0) for r in ("train", "test"))
     exact = BITS.get(str(config.get("dtype")), 32)
     bits = exact if config.get("bits", 32) >= 32 else config["bits"]
-    n_chosen = config.get("server_rows")
-    to_train = f"{plural(n_train, 'training row')}, {_width(record, party)}"
-    to_choose = plural(min(n_chosen or n_train, n_train), "training row")
-    scored = at(record.runs[0], "shown", "scored") or {"train": 32, "test": 32}
+    components = [tables.components(run)[party] for run in record.runs]
+    n_first, last = int(components[0][1]), sorted({int(kept) for kept, _ in components})
+    width = f"{plural(n_first, 'number')} a row"
+    if last != [n_first]:
+        most = f" to {last[-1]}" if len(last) > 1 else ""
+        width += f" at first and {last[0]}{most} in the end"
+    n_chosen = min(config.get("server_rows") or n_train, n_train)
+    scored = at(first, "shown", "scored") or {"train": 32, "test": 32}
     counts = {"train": (n_train, "training row"), "test": (n_test, "test row")}
     to_score = " and ".join(
         plural(*counts[rows]) for rows in counts if rows in scored and counts[rows][0]
     )
-    to_score_bits = exact if max(scored.values()) >= 32 else max(scored.values())
+    score_bits = exact if max(scored.values()) >= 32 else max(scored.values())
     together = f" in {len(record.runs)} runs" if len(record.runs) > 1 else ""
-    for what_for, title, rows, n_bits in (
+    to_train = f"{plural(n_train, 'training row')}, {width}"
+    to_choose = plural(n_chosen, "training row")
+    for stage, title, rows, n_bits in (
         ("train", "to train", to_train, bits),
         ("embed", "to choose components", to_choose, bits),
-        ("evaluate", "to score the model", to_score, to_score_bits),
+        ("evaluate", "to score the model", to_score, score_bits),
     ):
-        if n_bytes := paid[what_for]:
+        if n_bytes := paid[stage]:
             size = f"{n_bits} bits a number, {terms.bytes_text(n_bytes)}{together}"
             yield f"{title}: embeddings of {rows}, {size}"
     shown = [number(run, "shown", "values") for run in record.runs]
-    if (values := tables.spread(shown)) and (
-        n := at(record.runs[0], "shown", "columns")
-    ):
+    n_columns = at(first, "shown", "columns")
+    if (values := tables.spread(shown)) and n_columns:
         n_values = len(shown) * values.mean
-        yield f"in all {n_values:.0f} values about a row of {n} encoded columns"
-    own = at(record.runs[0], "privacy", "columns", party) or {}
-    if (epsilon := own.get("epsilon")) is not None:
+        yield f"in all {n_values:.0f} values about a row of {n_columns} encoded columns"
+    noise = at(first, "privacy", "columns", party) or {}
+    if (epsilon := noise.get("epsilon")) is not None:
         yield (
             f"all of these with noise: epsilon {epsilon:.3g} of a row in this run "
-            f"(delta {own['delta']:g})"
+            f"(delta {noise['delta']:g})"
         )
 
 
@@ -250,17 +251,6 @@ def _paid(record: RunRecord, kind: str) -> Counter[str]:
     return paid
 
 
-def _width(record: RunRecord, party: str) -> str:
-    """Say how many numbers an embedding has, at first and in the end."""
-    found = [tables.components(run)[party] for run in record.runs]
-    first, last = int(found[0][1]), sorted({int(kept) for kept, _ in found})
-    text = f"{plural(first, 'number')} a row"
-    if last != [first]:
-        most = f" to {last[-1]}" if len(last) > 1 else ""
-        text += f" at first and {last[0]}{most} in the end"
-    return text
-
-
 # -- the page --------------------------------------------------------------------------
 
 
@@ -270,21 +260,25 @@ def operator_page(
     effects: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the page of a party's record, and predictions since, as one document."""
-    lists: dict[str, list[FeatureVerdict]] = {}
-    if found := verdicts(record):
-        lists = {
-            verdict: [one for one in found if one.verdict == verdict]
-            for verdict in (NOT_NEEDED, NEEDED, UNDECIDED, REMOVED)
-        }
-    said = f"{page.made_by(record)}, for the eyes of this party. "
+    header, features = record.header, verdicts(record)
+    names = (NOT_NEEDED, NEEDED, UNDECIDED, REMOVED)
+    lists = {name: [one for one in features if one.verdict == name] for name in names}
+    line = [str(header.get("party")), tables.method_title(header.get("method"))]
+    if (n_others := len(header.get("parties") or []) - 1) > 0:
+        line.append(f"with {plural(n_others, 'other party', 'other parties')}")
+    if (n_rows := (header.get("data") or {}).get("n_train")) is not None:
+        line.append(plural(n_rows, "training row"))
+    line.append(plural(len(record.runs), "seed"))
+    if started := header.get("started"):
+        line.append(str(started)[:10])
     return parts.page(
         "operator.html.j2",
         title=headline(record),
-        line=_line(record),
+        line=line,
         banner=page.banner(record),
-        lists=lists,
+        lists=lists if features else {},
         scope=NOT_NEEDED_SCOPE,
-        cautions=[*dwarfing(record), *cautions(record)] if found else [],
+        cautions=[*dwarfing(record), *cautions(record)] if features else [],
         rating=rating_card(record),
         effects=effect_card(effects or {}),
         revealed=revealed(record, since),
@@ -299,21 +293,8 @@ def operator_page(
             for row in sent(record)
         ],
         n_runs=len(record.runs),
-        notes=record.header.get("notes") or [],
+        notes=header.get("notes") or [],
         settings=page.settings(record),
-        footer=f"{said}The lists are in {FEATURES_NAME}, too.",
+        footer=f"{page.made_by(record)}, for the eyes of this party. The lists are in "
+        f"{FEATURES_NAME}, too.",
     )
-
-
-def _line(record: RunRecord) -> list[str]:
-    header = record.header
-    data, n_others = header.get("data") or {}, len(header.get("parties") or []) - 1
-    words = [str(header.get("party")), tables.method_title(header.get("method"))]
-    if n_others > 0:
-        words.append(f"with {plural(n_others, 'other party', 'other parties')}")
-    if (n_rows := data.get("n_train")) is not None:
-        words.append(plural(n_rows, "training row"))
-    words.append(plural(len(record.runs), "seed"))
-    if started := header.get("started"):
-        words.append(str(started)[:10])
-    return words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lessvfl import terms
@@ -41,21 +41,26 @@ SHAPE = (  # of the data: key, one, many
 
 def run_page(record: RunRecord) -> str:
     """Return the page of a whole run or of a server as one HTML document."""
-    title, runs = sentences.headline(record), record.runs
-    values: dict[str, Any] = {"n_runs": len(runs), "cards": key_numbers.cards(record)}
-    values["runs_words"] = tables.runs_words(record)
-    values["ensemble"] = capital(sentences.ensemble_words(record))
-    if runs:
-        values |= _figures(runs) | _tables(record)
+    header, runs = record.header, record.runs
+    line = [tables.method_title(header.get("method"))]
+    if profile := header.get("profile"):
+        line.append(f"profile {profile}")
+    line += [f"on {data_words(at(header, 'data'))}", tables.runs_words(record)]
+    if started := header.get("started"):
+        line.append(str(started)[:16].replace("T", " "))
     return parts.page(
         "run.html.j2",
-        title=title,
-        line=_line(record),
+        title=sentences.headline(record),
+        line=line,
         banner=banner(record),
+        n_runs=len(runs),
+        runs_words=tables.runs_words(record),
+        ensemble=capital(sentences.ensemble_words(record)),
+        cards=key_numbers.cards(record),
         notes=_notes(record),
         settings=settings(record),
         footer=f"{made_by(record)}; every number is in it.",
-        **values,
+        **(_figures(runs) | _tables(record) if runs else {}),
     )
 
 
@@ -75,18 +80,6 @@ def banner(record: RunRecord, name: str = "This run") -> str:
     return text
 
 
-def _line(record: RunRecord) -> list[str]:
-    """Say what was run on what, in one line above the headline."""
-    words = [tables.method_title(record.header.get("method"))]
-    if profile := record.header.get("profile"):
-        words.append(f"profile {profile}")
-    words.append(f"on {data_words(at(record.header, 'data'))}")
-    words.append(tables.runs_words(record))
-    if started := record.header.get("started"):
-        words.append(str(started)[:16].replace("T", " "))
-    return words
-
-
 def data_words(data: Any) -> str:
     """Name the data and its shape."""
     shape = [
@@ -104,13 +97,13 @@ def data_words(data: Any) -> str:
 def _notes(record: RunRecord) -> list[str]:
     """Return what the labels were taken for, and what else to know of the numbers."""
     task, reason = (at(record.header, "data", key) for key in ("task", "task_reason"))
-    said = [terms.labels_text(task, reason)] if task and reason else []
+    labels = [terms.labels_text(task, reason)] if task and reason else []
     if at(record.header, "data", "classes"):
         words = (sentences.label_words(record), sentences.predicted_words(record))
-        said += [f"{one}." for one in words if one]
+        labels += [f"{one}." for one in words if one]
     notes = record.header.get("notes") or []
     lone = [NO_CURVE] if figures.has_lone_scores(record.runs) else []
-    return [*dwarfing(record), *said, *notes, *sentences.remarks(record), *lone]
+    return [*dwarfing(record), *labels, *notes, *sentences.remarks(record), *lone]
 
 
 # -- figures ---------------------------------------------------------------------------
@@ -151,46 +144,39 @@ def _figure(ax: Axes, name: str, alt: str, more: str = "") -> Drawing:
 def _figures(runs: Sequence[RunNumbers]) -> dict[str, Any]:
     """Return the figures in their columns, and how parties chose by shadows."""
     counts, kept = tables.mean_counts(runs), tables.component_counts(runs)
-    stages = tables.stages_billed(runs)
-    titles = [tables.stage_title(stage, billed=True) for stage in stages]
-    of_features = [
-        f"{p} kept {c.kept:g} of {c.held:g} features" for p, c in counts.items()
-    ]
-    has_trees = tables.are_trees(runs)
-    of_components = [
-        f"{party} {k:g}" + f" of {n:g}" * (not has_trees)
-        for party, (k, n) in kept.items()
-    ]
-    left, right = [], []
+    stages, has_trees = tables.stages_billed(runs), tables.are_trees(runs)
     with figures.page_style():
+        left, right = pixels.drawn(runs, "pixels"), []
         if counts:  # a server is told of them by some parties, or by none
             ax = figures.plot_features(runs, figures.bar_axes(len(counts)))
             more = f" {PLANTED}" * tables.with_planted(counts.values())
-            right.append(_figure(ax, "features", "; ".join(of_features), more))
+            alt = "; ".join(
+                f"{p} kept {c.kept:g} of {c.held:g} features" for p, c in counts.items()
+            )
+            right.append(_figure(ax, "features", alt, more))
         ax = figures.plot_bytes(runs, figures.bar_axes(2 * len(stages)))
+        titles = [tables.stage_title(stage, billed=True) for stage in stages]
         alt = f"Bytes of {', '.join(titles) or 'no stage'}; "
         alt += "the same numbers are in the table of seeds."
         right.append(_figure(ax, "bytes", alt))
-        left += [*pixels.drawn(runs, "pixels"), *_curve_figure(runs)]
+        if figures.has_curve(runs):
+            key, words = figures.score_of(runs) or ("", "")
+            title, alt = f"{capital(words)} against megabytes sent", ""
+            if mean := figures.mean_curve(runs, key):
+                (x0, y0), (x1, y1) = mean[0], mean[-1]
+                alt = f"From {y0:.3f} at {x0:.3g} MB to {y1:.3f} at {x1:.3g} MB."
+            ax = figures.plot_curve(runs, figures.new_axes())
+            caption = "Both directions, all parties, without evaluation."
+            left.append(parts.figure(ax, "curve", title, caption, f"{title}. {alt}"))
         ax = figures.plot_components(runs, figures.bar_axes(len(kept)))
-        alt = "; ".join(of_components) or "No components were recorded."
-        left.append(_figure(ax, "splits" if has_trees else "components", alt))
+        alt = "; ".join(
+            f"{party} {k:g}" + f" of {n:g}" * (not has_trees)
+            for party, (k, n) in kept.items()
+        )
+        name = "splits" if has_trees else "components"
+        left.append(_figure(ax, name, alt or "No components were recorded."))
         selection = _selection(runs[0]) if runs[0].get("selection") else None
     return {"left": left, "right": right, "selection": selection}
-
-
-def _curve_figure(runs: Sequence[RunNumbers]) -> Iterator[Drawing]:
-    """Yield the curve of the score, where it has more than one point."""
-    if not figures.has_curve(runs):
-        return
-    key, words = figures.score_of(runs) or ("", "")
-    title, alt = f"{capital(words)} against megabytes sent", ""
-    if mean := figures.mean_curve(runs, key):
-        (x0, y0), (x1, y1) = mean[0], mean[-1]
-        alt = f"From {y0:.3f} at {x0:.3g} MB to {y1:.3f} at {x1:.3g} MB."
-    ax = figures.plot_curve(runs, figures.new_axes())
-    caption = "Both directions, all parties, without evaluation."
-    yield parts.figure(ax, "curve", title, caption, f"{title}. {alt}")
 
 
 def _selection(run: RunNumbers) -> dict[str, Any]:
@@ -204,13 +190,15 @@ def _selection(run: RunNumbers) -> dict[str, Any]:
     scores = _figure(ax, "scores", alt + "; ".join(noted[:most]))
     ax = selection_figures.plot_path(run, figures.new_axes())
     alt = "Features and share of shadows kept along the lambdas, by party."
-    said = [
-        sentences.selection_words(party, how, len(tables.revealed(run)[party]["kept"]))
-        for party, how in selection.items()
-    ]
-    path = _figure(ax, "path", alt)
-    seed = run.get("seed", "")
-    return {"seed": seed, "sentences": said, "path": path, "scores": scores}
+    return {
+        "seed": run.get("seed", ""),
+        "sentences": [
+            sentences.selection_words(p, how, len(tables.revealed(run)[p]["kept"]))
+            for p, how in selection.items()
+        ],
+        "path": _figure(ax, "path", alt),
+        "scores": scores,
+    }
 
 
 # -- tables ----------------------------------------------------------------------------
@@ -322,28 +310,25 @@ def _seeds(runs: Sequence[RunNumbers]) -> dict[str, Any]:
     return {"names": names, "groups": groups}
 
 
-def _pairs(pairs: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = []
-    for key, value in pairs.items():
-        text = MISSING if value is None else value
-        if not isinstance(text, str):
-            text = json.dumps(value, ensure_ascii=False)
-        found.append((str(key), text))
-    return found
-
-
 def settings(record: RunRecord) -> dict[str, list[tuple[str, str]]]:
-    """Return what a record was made with: settings, data, versions."""
+    """Return what a record was made with: settings, data, versions; pairs of texts."""
     header = record.header
     names = ("method", "profile", "device", "started")
     made_with = {name: header[name] for name in names if name in header}
     versions = header.get("versions") or {}
     made_with |= {f"version of {name}": text for name, text in versions.items()}
     known = (header.get("data") or {}).items()  # a server knows no features
-    data = {k: value for k, value in known if value is not None and k != "split"}
-    found = {
+    values = {
         "Settings": tables.settings_in_use(record),
-        "Data": data,
+        "Data": {k: value for k, value in known if value is not None and k != "split"},
         "Made with": made_with,
     }
-    return {title: _pairs(pairs) for title, pairs in found.items()}
+    texts: dict[str, list[tuple[str, str]]] = {}
+    for title, pairs in values.items():
+        texts[title] = []
+        for key, value in pairs.items():
+            text = MISSING if value is None else value
+            if not isinstance(text, str):
+                text = json.dumps(value, ensure_ascii=False)
+            texts[title].append((str(key), text))
+    return texts
