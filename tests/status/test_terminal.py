@@ -184,7 +184,7 @@ def test_elsewhere_changes_are_lines(status) -> None:
 def test_lines_of_progress_come_every_few_seconds_and_only_if_new(clock) -> None:
     lines: list[str] = []
     status = Status("r", "plain", "d", ["a"], clock=clock)
-    look = terminal._Lines(status, lines.append, every=5, times=True)
+    look = terminal._lines(status, lines.append, every=5, times=True)
     status.connect("a")
     for step in range(1, 12):
         clock.now += 1
@@ -208,7 +208,7 @@ def test_lines_of_progress_come_every_few_seconds_and_only_if_new(clock) -> None
 def test_a_run_in_one_process_says_every_stage_without_the_time(clock) -> None:
     lines: list[str] = []
     status = Status("", "plain", "d", clock=clock)
-    look = terminal._Lines(status, lines.append, every=5, times=False)
+    look = terminal._lines(status, lines.append, every=5, times=False)
     look()
     stages: tuple[Stage, ...] = ("pretrain", "select_components", "train")
     for stage in stages:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,12 @@ LIMITS = (
     "Nothing was measured for groups of people or rows apart.",
     "A party's file holds its column names and categories and, of a column of heavy "
     "tails, up to 256 quantiles: it belongs to that party alone.",
+)
+
+COMMUNICATION: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("from the parties to the server", "payload_bytes.up", terms.bytes_text),
+    ("from the server to the parties", "payload_bytes.down", terms.bytes_text),
+    ("rounds", "rounds", "{:,}".format),
 )
 
 
@@ -52,18 +58,23 @@ def card(
     run = next(one for one in record.runs if one["seed"] == seed)
     title = tables.method_title(record.header.get("method"))
     name = tables.at(record.header, "data", "name")
+    communication = [
+        f"- {words}: {write(n)}"
+        for words, path, write in COMMUNICATION
+        if (n := tables.value_at(run, f"communication.{path}")) is not None
+    ]
     sections = {
         "Data": _data(record),
         "Method": _method(record, seed, settings),
         "Scores on test rows": _scores(record, run),
         "Features": _features(record, run),
-        "Communication": _communication(run),
+        "Communication": communication,
         "Files": _table(("file", "of"), [(f, who) for who, f in files.items()]),
         "Limits": _limits(record, run),
     }
     lines = [f"# {_plain(f'{title} on {name}')}", ""]
-    for head, found in sections.items():
-        if body := list(found):
+    for head, section in sections.items():
+        if body := list(section):
             lines += [f"## {head}", "", *body, ""]
     return "\n".join(lines)
 
@@ -154,18 +165,6 @@ def _features(record: RunRecord, run: tables.RunNumbers) -> Iterator[str]:
     if estimates:
         yield ""
         yield f"Perhaps useless: {', '.join(estimates)}. {sentences.ESTIMATED}"
-
-
-def _communication(run: tables.RunNumbers) -> Iterator[str]:
-    sent = {
-        "from the parties to the server": "payload_bytes.up",
-        "from the server to the parties": "payload_bytes.down",
-    }
-    for words, path in sent.items():
-        if (n := tables.value_at(run, f"communication.{path}")) is not None:
-            yield f"- {words}: {terms.bytes_text(n)}"
-    if (n := tables.value_at(run, "communication.rounds")) is not None:
-        yield f"- rounds: {n:,}"
 
 
 def _limits(record: RunRecord, run: tables.RunNumbers) -> Iterator[str]:

@@ -39,16 +39,20 @@ def finding(records: Mapping[str, RunRecord]) -> str:
 
 
 def _against(records: Mapping[str, RunRecord], name: str, base: str) -> str:
+    """Say what a record kept and sent against another one, and how their scores are."""
     ours, theirs = records[name], records[base]
-    said = [_features(ours), _bytes(ours, theirs, base)]
-    sentence = f"{name} {' and '.join(filter(None, said))}"
-    return f"{sentence}{_score(ours, theirs)}" if any(said) else ""
-
-
-def _within(name: str) -> str:
-    """Write a name as within a sentence: plain VFL, but LESS-VFL."""
-    known = name.startswith(tuple(tables.METHOD_TITLES.values()))
-    return name[0].lower() + name[1:] if known and name[1].islower() else name
+    parts = [_bytes(ours, theirs, base)]
+    if removed := tables.over_seeds(ours.runs, "spurious.removed_share"):
+        # Not all of it and not nothing is never rounded to that.
+        share = removed.mean
+        near = 0 < share < 0.01 or 0.99 < share < 1
+        percent = f"{100 * share:.{1 if near else 0}f} %"
+        parts.insert(0, f"found {percent} of the planted noise")
+    elif total := tables.mean_total(ours.runs):
+        held = tables.plural(total.held, "feature")
+        parts.insert(0, f"kept {total.kept:.3g} of {held}")
+    sentence = " and ".join(filter(None, parts))
+    return f"{name} {sentence}{_score(ours, theirs)}" if sentence else ""
 
 
 def _rank(record: RunRecord) -> tuple[bool, float]:
@@ -58,28 +62,18 @@ def _rank(record: RunRecord) -> tuple[bool, float]:
     return not removed, sent.mean if sent else float("inf")
 
 
-def _features(record: RunRecord) -> str:
-    """Say what became of the planted features, or of all where none was planted."""
-    if found := tables.over_seeds(record.runs, "spurious.removed_share"):
-        return f"found {_percent(found.mean)} of the planted noise"
-    if total := tables.mean_total(record.runs):
-        return f"kept {total.kept:.3g} of {tables.plural(total.held, 'feature')}"
-    return ""
-
-
-def _percent(share: float) -> str:
-    """Write a share; not all of it and not nothing is never rounded to that."""
-    near = 0 < share < 0.01 or 0.99 < share < 1
-    return f"{100 * share:.{1 if near else 0}f} %"
-
-
 def _bytes(record: RunRecord, base: RunRecord, name: str) -> str:
-    """Compare bytes, and say in which settings of the transport the two differ."""
+    """Compare bytes, and say in which settings of the transport the two differ.
+
+    `name` is that of `base`: within the sentence it is plain VFL, but LESS-VFL.
+    """
     ours, theirs = (tables.over_seeds(one.runs, BYTES) for one in (record, base))
     if not ours or not theirs or not ours.mean or not theirs.mean:
         return ""
-    differ = _differences(record, base)
-    than = f"{_within(name)} ({differ})" if differ else _within(name)
+    known = name.startswith(tuple(tables.METHOD_TITLES.values()))
+    than = name[0].lower() + name[1:] if known and name[1].islower() else name
+    if differ := _differences(record, base):
+        than += f" ({differ})"
     ratio = theirs.mean / ours.mean
     more, ratio = ("fewer", ratio) if ratio >= 1 else ("more", 1 / ratio)
     if ratio < 1.05:
@@ -97,13 +91,12 @@ def _differences(record: RunRecord, base: RunRecord) -> str:
     differ = {
         name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]
     }
-    said = [
-        f"{words.format(ours[name])} instead of {theirs[name]:g}"
-        for name, words in DIFFERENCES.items()
+    words = [
+        f"{form.format(ours[name])} instead of {theirs[name]:g}"
+        for name, form in DIFFERENCES.items()
         if name in differ
     ]
-    said += ["other steps"] * bool(differ - DIFFERENCES.keys())
-    return ", ".join(said)
+    return ", ".join(words + ["other steps"] * bool(differ - DIFFERENCES.keys()))
 
 
 def _score(record: RunRecord, base: RunRecord) -> str:
@@ -111,12 +104,17 @@ def _score(record: RunRecord, base: RunRecord) -> str:
     score = tables.shared_score([record, base])
     if score is None:
         return ""
-    path, word = score
-    ours, theirs = (tables.over_seeds(r.runs, f"{path}.final") for r in (record, base))
+    name, word = score
+    ours, theirs = (tables.over_seeds(r.runs, f"{name}.final") for r in (record, base))
     if not ours or not theirs:
         return ""
     numbers = f"{ours.mean:.3f} against {theirs.mean:.3f}"
-    gaps = _gaps(record, base, path)
+    firsts, seconds = (
+        {run["seed"]: tables.number(run, name, "final") for run in one.runs}
+        for one in (record, base)
+    )
+    pairs = ((firsts[seed], seconds[seed]) for seed in firsts if seed in seconds)
+    gaps = [a - b for a, b in pairs if a is not None and b is not None]
     if len(gaps) < 2:
         return f", with {word} {numbers} ({tables.plural(ours.n, 'seed')})"
     verdict, seeds = PairedGap.of(gaps).verdict, tables.plural(len(gaps), "seed")
@@ -126,35 +124,24 @@ def _score(record: RunRecord, base: RunRecord) -> str:
     return f", at a {how} {word} ({numbers}, {seeds}, beyond two standard errors)"
 
 
-def _gaps(record: RunRecord, base: RunRecord, path: str) -> list[float]:
-    """Return by how much a score is higher, for every seed that both have."""
-    ours, theirs = (
-        {run["seed"]: tables.number(run, *path.split("."), "final") for run in one.runs}
-        for one in (record, base)
-    )
-    pairs = ((ours[seed], theirs[seed]) for seed in ours if seed in theirs)
-    return [a - b for a, b in pairs if a is not None and b is not None]
-
-
 def _best(records: Mapping[str, RunRecord]) -> str:
     """Name who has the best score, and who sent the least."""
-    path, word = tables.shared_score(list(records.values())) or ("", "")
-    scores = _means(records, f"{path}.final") if path else {}
-    sent = _means(records, BYTES)
-    said = []
-    if scores:
-        name = max(scores, key=lambda name: scores[name])
-        said.append(f"{name} has the highest {word} ({scores[name]:.3f})")
-    if sent:
+
+    def means(path: str) -> dict[str, float]:
+        spreads = ((n, tables.over_seeds(r.runs, path)) for n, r in records.items())
+        return {name: spread.mean for name, spread in spreads if spread}
+
+    parts = []
+    if score := tables.shared_score(list(records.values())):
+        key, word = score
+        if scores := means(f"{key}.final"):
+            name = max(scores, key=lambda name: scores[name])
+            parts.append(f"{name} has the highest {word} ({scores[name]:.3f})")
+    if sent := means(BYTES):
         name = min(sent, key=lambda name: sent[name])
         least = f"{name} sent the fewest bytes ({terms.bytes_text(sent[name])})"
         others = (record for other, record in records.items() if other != name)
         if any(_differences(records[name], one) for one in others):
             least += ", under settings of its own for what is sent"
-        said.append(least)
-    return "; ".join(said)
-
-
-def _means(records: Mapping[str, RunRecord], path: str) -> dict[str, float]:
-    found = ((n, tables.over_seeds(r.runs, path)) for n, r in records.items())
-    return {name: spread.mean for name, spread in found if spread}
+        parts.append(least)
+    return "; ".join(parts)

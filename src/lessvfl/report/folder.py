@@ -56,9 +56,11 @@ def build(folder: Path) -> Path:
             page_of_results: Path = one.load()(folder / one.name)
             return page_of_results
     if not (folder / FILE_NAME).is_file():
+        kind = "a folder without them" if folder.is_dir() else "a file"
+        kind = kind if folder.exists() else "no such folder"
         raise RecordError(
             f"'{folder}' is not a run folder: it must hold {FILE_NAME}, or the results "
-            f"of a benchmark ({', '.join(sorted(others.names))}). Got {_kind(folder)}."
+            f"of a benchmark ({', '.join(sorted(others.names))}). Got {kind}."
         )
     record = RunRecord.read(folder)
     path = folder / REPORT_NAME
@@ -75,12 +77,6 @@ def build(folder: Path) -> Path:
     except Exception as error:  # whatever it is, the run is there
         raise unwritten(folder, "The report", error) from error
     return path
-
-
-def _kind(path: Path) -> str:
-    if path.is_dir():
-        return "a folder without them"
-    return "a file" if path.exists() else "no such folder"
 
 
 def page(

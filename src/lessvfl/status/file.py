@@ -20,27 +20,27 @@ def write(status: Status, path: Path | None) -> Iterator[None]:
 
     Each is written atomically. None: nothing is written.
     """
+    if path is None:
+        yield
+        return
+    _write_once(status, path)  # fails now if the path is wrong
 
     def write_again() -> None:
         try:
-            write_once()
+            _write_once(status, path)
         except OSError as error:  # a file descriptor may be free the next time
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
 
-    def write_once() -> None:
-        assert path is not None
-        other = path.with_name(f"{path.name}.new")
-        text = json.dumps(status.snapshot(), allow_nan=False)
-        other.write_text(f"{text}\n", encoding="utf-8")
-        os.replace(other, path)
-
-    if path is None:
-        yield
-        return
-    write_once()  # fails now if the path is wrong
     with in_background(write_again):
         yield
+
+
+def _write_once(status: Status, path: Path) -> None:
+    other = path.with_name(f"{path.name}.new")
+    text = json.dumps(status.snapshot(), allow_nan=False)
+    other.write_text(f"{text}\n", encoding="utf-8")
+    os.replace(other, path)
 
 
 class Follower:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lessvfl.status import words
-from lessvfl.status.snapshot import PartySnapshot, Snapshot
+from lessvfl.status.snapshot import Snapshot
 from lessvfl.terms import bytes_text, plural, time_text
 
 STYLES = {"running": "green", "done": "green", "failed": "red"}  # others are yellow
@@ -51,7 +51,7 @@ def show(
     if quiet:
         yield
     elif log is not None:
-        with in_background(_Lines(status, log.info, every, False)):
+        with in_background(_lines(status, log.info, every, False)):
             yield
     elif console.is_terminal and not console.is_dumb_terminal:
         with Live(
@@ -67,7 +67,7 @@ def show(
             console.file.write(f"{line}\n")
             console.file.flush()
 
-        with in_background(_Lines(status, write, every, times)):
+        with in_background(_lines(status, write, every, times)):
             yield
 
 
@@ -108,42 +108,38 @@ def in_background(act: Callable[[], None]) -> Iterator[None]:
 # ---------------------------------------------------------------------------- the lines
 
 
-class _Lines:
-    """Write what is new in a status as plain lines."""
+def _lines(
+    status: Source, write: Callable[[str], None], every: float, times: bool
+) -> Callable[[], None]:
+    """Return what writes all that is new in a status since its last call.
 
-    def __init__(
-        self,
-        status: Source,
-        write: Callable[[str], None],
-        every: float,
-        times: bool,
-    ) -> None:
-        self._status, self._write = status, write
-        self._every, self._times = every, times
-        self._n_events = 0
-        self._progress = ""
-        self._written = -math.inf  # when there was something to write
+    That is every event and, after `every` seconds without a line, how far the run is;
+    with `times` lines begin with the time.
+    """
+    n_events, progress = 0, ""
+    written = -math.inf  # when there was something to write
 
-    def __call__(self) -> None:
-        """Write what is new since the last call."""
-        snapshot = self._status.snapshot()
-        events = [e for e in snapshot["events"] if e["number"] > self._n_events]
+    def write_new() -> None:
+        nonlocal n_events, progress, written
+        snapshot = status.snapshot()
+        events = [e for e in snapshot["events"] if e["number"] > n_events]
         lines = [event["text"] for event in events]
         if events:
-            self._n_events = events[-1]["number"]
-            self._written = snapshot["seconds"]
-        progress = progress_line(snapshot)
-        due = snapshot["seconds"] - self._written >= self._every
+            n_events, written = events[-1]["number"], snapshot["seconds"]
+        latest = progress_line(snapshot)
+        due = snapshot["seconds"] - written >= every
         waits = snapshot["state"] == "waiting" and not snapshot["side"]
         prepares = snapshot["state"] == "running" and snapshot["doing"]
         begun = snapshot["stage"] or waits or prepares  # a party's log says it waits
         over = snapshot["state"] in ("done", "failed")
-        if due and begun and not over and progress != self._progress:
-            self._progress, self._written = progress, snapshot["seconds"]
-            lines.append(progress)
-        before = f"{snapshot['now'][11:19]} " if self._times else ""
+        if due and begun and not over and latest != progress:
+            progress, written = latest, snapshot["seconds"]
+            lines.append(latest)
+        before = f"{snapshot['now'][11:19]} " if times else ""
         for line in lines:
-            self._write(f"{before}{words.printable(line)}")
+            write(f"{before}{words.printable(line)}")
+
+    return write_new
 
 
 def progress_line(snapshot: Snapshot) -> str:
@@ -178,7 +174,7 @@ def view(snapshot: Snapshot, width: int = 80, height: int = 24) -> RenderableTyp
     Columns that do not fit are left out; parties that do not fit are only counted, and
     those that are away come first. Without parties there is no table and no traffic.
     """
-    state = snapshot["state"]
+    state, traffic = snapshot["state"], snapshot["traffic"]
     title = f"{words.title(snapshot)} · "
     head = Text(words.printable(title), overflow="ellipsis", no_wrap=True)
     head.append(state, STYLES.get(state, "yellow"))
@@ -188,7 +184,14 @@ def view(snapshot: Snapshot, width: int = 80, height: int = 24) -> RenderableTyp
         parts.append(Text(" · ".join(pace), style="dim"))
     if snapshot["parties"]:
         parts.append(_parties(snapshot, width, max(3, height - 9)))
-    if foot := _foot(snapshot):
+    foot = [words.sent_text(traffic)] if traffic["rounds"] else []
+    if any(traffic["wire_bytes"].values()):
+        foot.append(f"{words.wire_text(traffic)} on the wire")
+    if score := snapshot["score"]:
+        foot.append(words.score_text(score))
+    if n_refused := sum(snapshot["refused"].values()):
+        foot.append(f"refused connections: {n_refused:,}")
+    if foot:
         parts.append(Text(words.printable(" · ".join(foot)), style="dim"))
     if allowance := snapshot["allowance"]:
         rounds = plural(allowance["rounds"], "message")
@@ -214,6 +217,7 @@ def _progress(snapshot: Snapshot, width: int) -> RenderableType:
 
 
 def _parties(snapshot: Snapshot, width: int, n_rows: int) -> Table:
+    """Return a table of the parties that is as wide and long as may be."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     widest = 24 if width >= 100 else 16
     who = "" if snapshot["side"] else "party"
@@ -226,38 +230,18 @@ def _parties(snapshot: Snapshot, width: int, n_rows: int) -> Table:
     shown = sorted(parties, key=lambda item: item[1]["connected"])
     shown = list(parties) if len(parties) <= n_rows else shown[: n_rows - 1]
     for name, party in shown:
-        cells = _cells(party, snapshot["state"])[: len(columns) + 1]
-        table.add_row(Text(words.printable(name)), *cells)
+        state, traffic = words.party_state(party, snapshot["state"]), party["traffic"]
+        look = Text(state, "green")
+        if state == "away":
+            look = Text(f"away for {time_text(party['since_seconds'])}", "yellow")
+        cells = (
+            bytes_text(traffic["payload_bytes"]["up"]),
+            bytes_text(traffic["payload_bytes"]["down"]),
+            f"{traffic['rounds']:,}",
+            words.wire_text(traffic),
+            words.ago_text(party["heard_seconds"]),
+        )
+        table.add_row(Text(words.printable(name)), look, *cells[: len(columns)])
     if len(shown) < len(parties):
         table.add_row(f"and {len(parties) - len(shown)} more")
     return table
-
-
-def _cells(party: PartySnapshot, of_run: str) -> list[RenderableType]:
-    state = words.party_state(party, of_run)
-    shown = Text(state, "green")
-    if state == "away":
-        shown = Text(f"away for {time_text(party['since_seconds'])}", "yellow")
-    traffic = party["traffic"]
-    return [
-        shown,
-        bytes_text(traffic["payload_bytes"]["up"]),
-        bytes_text(traffic["payload_bytes"]["down"]),
-        f"{traffic['rounds']:,}",
-        words.wire_text(traffic),
-        words.ago_text(party["heard_seconds"]),
-    ]
-
-
-def _foot(snapshot: Snapshot) -> list[str]:
-    parts = []
-    traffic = snapshot["traffic"]
-    if traffic["rounds"]:
-        parts.append(words.sent_text(traffic))
-    if any(traffic["wire_bytes"].values()):
-        parts.append(f"{words.wire_text(traffic)} on the wire")
-    if score := snapshot["score"]:
-        parts.append(words.score_text(score))
-    if n_refused := sum(snapshot["refused"].values()):
-        parts.append(f"refused connections: {n_refused:,}")
-    return parts
