@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -121,13 +121,8 @@ def score_of(runs: Sequence[RunNumbers]) -> tuple[str, str] | None:
 
 def has_curve(runs: Sequence[RunNumbers]) -> bool:
     """Tell whether any run was scored more than once, so that there is a line."""
-    chosen = score_of(runs)
-    return chosen is not None and any(len(_points(r, chosen[0])) > 1 for r in runs)
-
-
-def has_lone_scores(runs: Sequence[RunNumbers]) -> bool:
-    """Tell whether runs were scored, and none of them more than once."""
-    return score_of(runs) is not None and not has_curve(runs)
+    score = score_of(runs)
+    return score is not None and any(len(_points(run, score[0])) > 1 for run in runs)
 
 
 def _points(run: RunNumbers, key: str) -> dict[tuple[str, Any], Point]:
@@ -155,12 +150,14 @@ def selection_megabytes(run: RunNumbers) -> float | None:
     """Return the MB sent when a run selected its features; None where it did not."""
     stages = {point["stage"] for point in run["curve"]}
     stages |= set(tables.at(run, "seconds") or {})
-    stages |= set(tables.at(run, "communication", "by_stage") or {})
-    if not stages & set(SELECTING):
+    if not stages.union(tables.stages_billed([run])) & set(SELECTING):
         return None
     after = ("train_first", "select_again", "train")
-    before = [point for point in run["curve"] if point["stage"] not in after]
-    sent = [tables.number(point, "payload_bytes") for point in before]
+    sent = [
+        tables.number(point, "payload_bytes")
+        for point in run["curve"]
+        if point["stage"] not in after
+    ]
     return max((n_bytes for n_bytes in sent if n_bytes is not None), default=0) / 1e6
 
 
@@ -272,23 +269,24 @@ def _stack(
 def stack_features(
     ax: Axes,
     counts: Mapping[str, tables.FeatureCounts],
-    texts: Mapping[str, str],
+    texts: Mapping[str, str] | None = None,
     room: float = 1.22,
 ) -> None:
-    """Draw kept and removed, real and planted features by name, texts beside them."""
-    widths = zip(*counts.values(), strict=True)  # in the order of KINDS
-    both = zip(KINDS, widths, strict=True)
+    """Draw kept and removed, real and planted features by name, texts beside them.
+
+    Without `texts` it is how many were kept.
+    """
     start = "" if tables.with_planted(counts.values()) else "real, "
     layers = [
-        (words.removeprefix(start), color, hatch, some)
-        for (words, color, hatch), some in both
-        if any(some)
+        (words.removeprefix(start), color, hatch, widths)
+        for (words, color, hatch), widths in zip(  # in the order of KINDS
+            KINDS, zip(*counts.values(), strict=True), strict=True
+        )
+        if any(widths)
     ]
+    if texts is None:
+        texts = {name: f"{_count(c.kept)} kept" for name, c in counts.items()}
     _stack(ax, texts, layers, room)
-
-
-def _kept_texts(counts: Mapping[str, tables.FeatureCounts]) -> dict[str, str]:
-    return {name: f"{_count(c.kept)} kept" for name, c in counts.items()}
 
 
 def _count(value: float) -> str:
@@ -313,7 +311,7 @@ def plot_features(run: OneOrMore, ax: Axes | None = None) -> Axes:
     ax = own_axes(ax, bars_height(len(counts)))
     if not counts:
         return say(ax, "the parties did not reveal\nwhich features they kept")
-    stack_features(ax, counts, _kept_texts(counts))
+    stack_features(ax, counts)
     ax.set_xlabel("features" + mean_of(run))
     return ax
 
@@ -324,8 +322,10 @@ def plot_kept(methods: Mapping[str, Sequence[RunNumbers]], ax: Axes) -> Axes:
     counts = {name: mean for name, mean in means.items() if mean is not None}
     if not counts:
         return say(ax, "no record says which features were kept")
-    stack_features(ax, counts, _kept_texts(counts))
-    ax.set_xlabel("features, all parties" + _mean_of_each(methods.values()))
+    stack_features(ax, counts)
+    of_each = {mean_of(runs) for runs in methods.values() if runs}
+    of_what = of_each.pop() if len(of_each) == 1 else ", mean of the seeds of each"
+    ax.set_xlabel(f"features, all parties{of_what}")
     return ax
 
 
@@ -338,11 +338,11 @@ def plot_components(run: OneOrMore, ax: Axes | None = None) -> Axes:
     ax = own_axes(ax, bars_height(len(counts)))
     if not counts:
         return say(ax, "no components were recorded")
-    removed = [n - k for k, n in counts.values()]
     has_trees = tables.are_trees(_many(run))
-    name = "splits" if has_trees else "kept"
-    layers: list[Layer] = [(name, BLUE, "", [k for k, _ in counts.values()])]
-    if any(removed):
+    kept, of = zip(*counts.values(), strict=True)
+    layers: list[Layer] = [("splits" if has_trees else "kept", BLUE, "", kept)]
+    if kept != of:
+        removed = [n - k for k, n in zip(kept, of, strict=True)]
         layers.append(("removed", "#BFD9EA", "////", removed))
     texts = {
         party: _count(k) if has_trees else f"{_count(k)} of {_count(n)}"
@@ -373,17 +373,17 @@ def plot_bytes(run: OneOrMore, ax: Axes | None = None) -> Axes:
     }
     paid = [size for (stage, _), size in sizes.items() if stage != "evaluate"]
     longest = max(paid or sizes.values())  # evaluation costs nothing
-    for way, shift, color, words in DIRECTIONS:
+    for way, shift, color, legend_text in DIRECTIONS:
         rows = [y + shift for y in range(len(stages))]
         sent = [min(sizes[stage, way], longest) / 1e6 for stage in stages]
-        bars = ax.barh(rows, sent, height=0.36, color=color, label=words)
+        bars = ax.barh(rows, sent, height=0.36, color=color, label=legend_text)
         for stage, y, bar in zip(stages, rows, bars, strict=True):
             size = sizes[stage, way]
-            said = terms.bytes_text(size) if size else "0"
+            text = terms.bytes_text(size) if size else "0"
             if stage == "evaluate":
                 bar.set_alpha(0.4)
-                said += " (bar cut)" * (size > longest)
-            beside(ax, bar.get_width(), y, said)
+                text += " (bar cut)" * (size > longest)
+            beside(ax, bar.get_width(), y, text)
     ax.set_xlim(0, 1.45 * longest / 1e6 or 1)
     apart = "; * not in the cost" if "evaluate" in stages else ""
     ax.set_xlabel("MB" + mean_of(run) + apart)
@@ -400,12 +400,6 @@ def mean_of(run: OneOrMore) -> str:
 def seed_of(run: RunNumbers) -> str:
     """Name the seed of a run, as it was given."""
     return f"seed {run['seed']}"
-
-
-def _mean_of_each(runs: Iterable[Sequence[RunNumbers]]) -> str:
-    """Say of how many seeds the means of a figure of several methods are."""
-    said = {mean_of(some) for some in runs if some}
-    return said.pop() if len(said) == 1 else ", mean of the seeds of each"
 
 
 # -- figures for the page --------------------------------------------------------------

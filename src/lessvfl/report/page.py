@@ -102,8 +102,10 @@ def _notes(record: RunRecord) -> list[str]:
         words = (sentences.label_words(record), sentences.predicted_words(record))
         labels += [f"{one}." for one in words if one]
     notes = record.header.get("notes") or []
-    lone = [NO_CURVE] if figures.has_lone_scores(record.runs) else []
-    return [*dwarfing(record), *labels, *notes, *sentences.remarks(record), *lone]
+    remarks = sentences.remarks(record)
+    if figures.score_of(record.runs) and not figures.has_curve(record.runs):
+        remarks.append(NO_CURVE)
+    return [*dwarfing(record), *labels, *notes, *remarks]
 
 
 # -- figures ---------------------------------------------------------------------------

@@ -48,51 +48,44 @@ def plot_selection(
     matplotlib Axes
     """
     measured = verdicts.strengths(run)
-    found = measured or _norms(run)
-    first = sorted(found, key=lambda one: (not one.is_kept, -one.value))[:most]
-    places = {party: place for place, party in enumerate(run["features"] or ())}
-    first.sort(key=lambda one: (places[one.party], -one.value))
-    rows: list[Strength | None] = []  # None: the name of a party stands there
-    names: list[str] = []
-    for party, some in itertools.groupby(first, key=lambda one: one.party):
-        shown = list(some)
-        rows += [None, *shown]
-        names += [party, *(one.feature for one in shown)]
-    ax = figures.own_axes(ax, figures.bars_height(len(rows)))
-    if not rows:
-        return figures.say(ax, "no party revealed its features")
-    figures.prepare_bars(ax, names, whole=False)
-    right, named = 1.25 if measured else 0.0, set()
-    for row, one in enumerate(rows):
-        if one is None:
-            ax.get_yticklabels()[row].set_fontweight("bold")
-            continue
-        width, kind = one.value, (one.is_kept, one.in_pair)
-        width = min(width, LONGEST) if measured else width
-        style = VERDICTS[kind] | ({"label": None} if kind in named else {})
-        named.add(kind)
-        ax.barh(row, width, height=0.6, edgecolor="white", lw=0, **style)
-        long = f"→ {one.value:.3g}" if one.value > width else ""
-        note = ", ".join(filter(None, (long, figures.label(one.note, 20))))
-        end = max(width, 1.0) if one.note else width
-        figures.beside(ax, end, row, note)
-        right = max(right, end / (1 - 0.022 * len(note)))
-    ax.set_xlim(0, 1.03 * right or 1)
-    said = "norm of the weights"
-    if measured:
-        ax.axvline(1, color=VERMILION, lw=1.6, label="mark")
-        said = "strength; left of the mark could be chance"
-    ax.set_xlabel(said + figures.mean_of(run))
-    figures.legend(ax)
-    return ax
-
-
-def _norms(run: RunNumbers) -> list[Strength]:
-    """Return the norms of the features' weights; a feature that went has none."""
-    return [
+    features = measured or [  # a feature that went has no norm
         Strength(party, feature, norm or 0.0, bool(n_kept), "group lasso", None)
         for party, feature, n_kept, _, norm in tables.feature_rows([run])
     ]
+    first = sorted(features, key=lambda one: (not one.is_kept, -one.value))[:most]
+    places = {party: place for place, party in enumerate(run["features"] or ())}
+    first.sort(key=lambda one: (places[one.party], -one.value))
+    rows: list[str | Strength] = []  # the name of a party stands above its features
+    for party, strengths in itertools.groupby(first, key=lambda one: one.party):
+        rows += [party, *strengths]
+    ax = figures.own_axes(ax, figures.bars_height(len(rows)))
+    if not rows:
+        return figures.say(ax, "no party revealed its features")
+    names = [row if isinstance(row, str) else row.feature for row in rows]
+    figures.prepare_bars(ax, names, whole=False)
+    right, in_legend = 1.25 if measured else 0.0, set()
+    for y, one in enumerate(rows):
+        if isinstance(one, str):
+            ax.get_yticklabels()[y].set_fontweight("bold")
+            continue
+        width = min(one.value, LONGEST) if measured else one.value
+        kind = (one.is_kept, one.why == "pair")
+        style = VERDICTS[kind] | ({"label": None} if kind in in_legend else {})
+        in_legend.add(kind)
+        ax.barh(y, width, height=0.6, edgecolor="white", lw=0, **style)
+        long = f"→ {one.value:.3g}" if one.value > width else ""
+        note = ", ".join(filter(None, (long, figures.label(one.note, 20))))
+        end = max(width, 1.0) if one.note else width
+        figures.beside(ax, end, y, note)
+        right = max(right, end / (1 - 0.022 * len(note)))
+    ax.set_xlim(0, 1.03 * right or 1)
+    words = "norm of the weights"
+    if measured:
+        ax.axvline(1, color=VERMILION, lw=1.6, label="mark")
+        words = "strength; left of the mark could be chance"
+    ax.set_xlabel(words + figures.mean_of(run))
+    figures.legend(ax)
+    return ax
 
 
 def plot_path(
@@ -142,8 +135,9 @@ def plot_path(
     ax.set_ylim(bottom=0)
     shadows_ax.set_ylim(bottom=0)
     ax.locator_params(axis="y", integer=True)
-    said = "lambda; 1 keeps nothing, the dot is the choice"
-    ax.set_xlabel(said + figures.mean_of(run))
+    ax.set_xlabel(
+        f"lambda; 1 keeps nothing, the dot is the choice{figures.mean_of(run)}"
+    )
     ax.set_ylabel("features kept")
     shadows_ax.set_ylabel("shadows kept, %")
     figures.legend(ax)
@@ -170,12 +164,12 @@ def plot_parties(record: RunRecord, ax: Axes | None = None) -> Axes:
     texts = {}
     for row in server.party_rows(record):
         party = row["party"]
-        said = f"{row['features']} kept; {row['sent']} sent, {row['received']} received"
+        text = f"{row['features']} kept; {row['sent']} sent, {row['received']} received"
         if party in missed:
             without, whole = missed[party]
-            said += f"\n{score} {without:.3f} without it (loss overstated), "
-            said += f"{whole:.3f} with all"
-        texts[party] = said
+            text += f"\n{score} {without:.3f} without it (loss overstated), "
+            text += f"{whole:.3f} with all"
+        texts[party] = text
     figures.stack_features(ax, counts, texts, room=2.6)
     longest = max(one.held for one in counts.values())
     ax.set_xticks([tick for tick in ax.get_xticks() if tick <= longest])

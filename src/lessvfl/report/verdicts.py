@@ -41,19 +41,14 @@ class Strength(NamedTuple):
     pair: tuple[str, float] | None  # what it matters most with, and their strength
 
     @property
-    def in_pair(self) -> bool:
-        """Tell whether it is kept for its strongest pair."""
-        return self.why == "pair"
-
-    @property
     def value(self) -> float:
         """Return the strength that decided."""
-        return self.pair[1] if self.in_pair and self.pair else self.score
+        return self.pair[1] if self.why == "pair" and self.pair else self.score
 
     @property
     def note(self) -> str:
         """Say why it stayed or went, where that is not what the strength says."""
-        if self.in_pair and self.pair:
+        if self.why == "pair" and self.pair:
             other = self.pair[0]
             return "squared" if other == self.feature else f"with {other}"
         return SAID[self.why].note
@@ -115,11 +110,11 @@ class FeatureVerdict(NamedTuple):
             return f"the group lasso kept its weights{norm}"
         if self.why == "own rule" and self.is_kept:
             return "kept by the method's own rule"
-        said = SAID[self.why].words
+        words = SAID[self.why].words
         if self.verdict == UNDECIDED and self.why in ("weak", "chance"):
-            said += f"; may have a correlation of {self.at_most:.2f}"
-            said += ", with signs of a curve or a pair" * ((self.signs or 0) >= 1)
-        return said
+            words += f"; may have a correlation of {self.at_most:.2f}"
+            words += ", with signs of a curve or a pair" * ((self.signs or 0) >= 1)
+        return words
 
 
 def verdicts(record: RunRecord) -> list[FeatureVerdict]:
@@ -133,46 +128,46 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
     by_feature: dict[tuple[str, str], list[Strength]] = {}
     for one in (one for run in record.runs for one in strengths(run)):
         by_feature.setdefault((one.party, one.feature), []).append(one)
-    found = []
+    features = []
     for party, feature, n_kept, n_runs, norm in tables.feature_rows(record.runs):
         stays = 2 * n_kept >= n_runs
         known = tables.at(record.consensus, party, "verdicts") or {}
         seen = by_feature.get((party, feature), [])
         reasons = Counter(one.why for one in seen if one.is_kept == stays)
-        why = reasons.most_common(1)[0][0] if reasons else without
         pairs = [one.pair for one in seen if one.pair]
         strength = tables.spread([one.score for one in seen])
-        found.append(
+        features.append(
             FeatureVerdict(
-                party,
-                feature,
-                n_kept,
-                n_runs,
-                why,
-                strength.mean if strength else None,
-                max(pairs, key=lambda pair: pair[1]) if pairs and stays else None,
-                norm,
-                _mean(record.runs, party, "at_most", feature),
-                _mean(record.runs, party, "signs", feature),
-                known.get(feature, NEEDED if stays else REMOVED),
+                party=party,
+                feature=feature,
+                n_kept=n_kept,
+                n_runs=n_runs,
+                why=reasons.most_common(1)[0][0] if reasons else without,
+                strength=strength.mean if strength else None,
+                pair=max(pairs, key=lambda pair: pair[1]) if pairs and stays else None,
+                norm=norm,
+                at_most=_mean(record.runs, party, "at_most", feature),
+                signs=_mean(record.runs, party, "signs", feature),
+                verdict=known.get(feature, NEEDED if stays else REMOVED),
             )
         )
-    parties = dict.fromkeys(one.party for one in found)
-    places = {party: place for place, party in enumerate(parties)}
+    places: dict[str, int] = {}
+    for one in features:
+        places.setdefault(one.party, len(places))
 
     def order(one: FeatureVerdict) -> tuple[int, bool, float]:
-        said = one.strength if one.strength is not None else one.norm
-        return places[one.party], not one.is_kept, -(said or 0)
+        value = one.strength if one.strength is not None else one.norm
+        return places[one.party], not one.is_kept, -(value or 0)
 
-    return sorted(found, key=order)
+    return sorted(features, key=order)
 
 
 def _mean(runs: Sequence[RunNumbers], party: str, *path: str) -> float | None:
     """Return the mean of what runs say of a party's selection."""
-    found = tables.spread(
+    mean = tables.spread(
         [tables.number(run, "selection", party, *path) for run in runs]
     )
-    return found.mean if found else None
+    return mean.mean if mean else None
 
 
 def dwarfing(record: RunRecord) -> list[str]:
@@ -181,26 +176,26 @@ def dwarfing(record: RunRecord) -> list[str]:
     A party has no labels: a column that is known only after the label, or is made of
     it, stands out by its strength alone.
     """
-    by_party: dict[str, list[FeatureVerdict]] = {}
+    by_party: dict[str, list[tuple[float, str]]] = {}
     for one in verdicts(record):
         if one.strength is not None:
-            by_party.setdefault(one.party, []).append(one)
-    said = []
-    for party, found in by_party.items():
-        first, *others = sorted(found, key=lambda one: -(one.strength or 0.0))
+            by_party.setdefault(one.party, []).append((one.strength, one.feature))
+    sentences = []
+    for party, features in by_party.items():
+        features.sort(key=lambda one: -one[0])
         mark = _mean(record.runs, party, "sight", "mark")
         n_rows = _mean(record.runs, party, "sight", "n_rows")
-        if mark is None or not n_rows or not others:
+        if mark is None or not n_rows or len(features) < 2:
             continue
-        strength, next_ = first.strength or 0.0, others[0].strength or 0.0
+        (strength, feature), (next_, _), *_ = features
         is_strong = strength * math.sqrt(mark / n_rows) >= LEAKS
         if is_strong and strength >= DWARFS * max(1.0, next_):
-            said.append(
-                f"{first.feature} of {party} is far stronger than its other features "
+            sentences.append(
+                f"{feature} of {party} is far stronger than its other features "
                 f"({strength:.1f} times what chance reaches, the next {next_:.1f}): "
                 "make sure that it is known before the label is."
             )
-    return said
+    return sentences
 
 
 def power_words(record: RunRecord, party: str) -> str:
@@ -241,22 +236,19 @@ def reasons(gone: Sequence[FeatureVerdict]) -> str:
 
 
 def reasons_by_party(record: RunRecord) -> dict[str, str]:
-    """Say of every party that removed features why it did."""
+    """Say of every party that removed features why it did, and how many are open."""
     gone: dict[str, list[FeatureVerdict]] = {}
     for one in verdicts(record):
         if not one.is_kept:
             gone.setdefault(one.party, []).append(one)
-    return {party: reasons(some) + _undecided(some) for party, some in gone.items()}
-
-
-def _undecided(gone: Sequence[FeatureVerdict]) -> str:
-    """Say how many features that were removed are undecided."""
-    n = sum(one.verdict == UNDECIDED for one in gone)
-    if not n:
-        return ""
-    if len(gone) == 1:
-        return " (undecided)"
-    return f" ({'all' if n == len(gone) else f'{n:,}'} of them undecided)"
+    words = {}
+    for party, features in gone.items():
+        words[party] = reasons(features)
+        if n_open := sum(one.verdict == UNDECIDED for one in features):
+            many = "all" if n_open == len(features) else f"{n_open:,}"
+            of_them = f"{many} of them " if len(features) > 1 else ""
+            words[party] += f" ({of_them}undecided)"
+    return words
 
 
 def as_columns(record: RunRecord) -> dict[str, list[Any]]:
