@@ -225,14 +225,15 @@ def _figures(key: str, group: Mapping[str, RunRecord]) -> dict[str, Any]:
     titles, finals, counts, pictures = titles_of(group), [], [], []
     runs = {titles[name]: record.runs for name, record in group.items()}
     about, planted = [], False
-    if any(len(some) > 1 for some in runs.values()):
+    if any(len(record.runs) > 1 for record in group.values()):
         about.append("Thick: mean of seeds. Thin: each seed.")
-    every_run = (run for some in runs.values() for run in some)
+    every_run = (run for record in group.values() for run in record.runs)
     if any(figures.selection_megabytes(run) is not None for run in every_run):
         about.append("Diamond: features selected.")
     with figures.page_style():
         ax = figures.new_axes(3.2 + 0.2 * len(group))
-        for i, (title, record) in enumerate(zip(runs, group.values(), strict=True)):
+        for i, (name, record) in enumerate(group.items()):
+            title = titles[name]
             row, column = divmod(i, len(figures.CYCLE))
             dashes, color = (
                 figures.DASHES[row % len(figures.DASHES)],

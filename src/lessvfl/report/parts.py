@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMULA = ("=", "+", "-", "@")  # how one of a spreadsheet begins
+FONT = re.compile(r"(font: [^']*?px) '.*?(;|$)")  # in a style of an SVG element
 BREAKS = str.maketrans("\t\r\n", "   ")  # a carriage return would begin a line
 
 
@@ -74,8 +75,19 @@ def csv_text(lines: Iterable[Iterable[object]]) -> str:
     A text that a spreadsheet would take for a formula gets an apostrophe before it, and
     every cell is one line.
     """
+
+    def safe(cell: object) -> object:
+        if not isinstance(cell, str):
+            return cell
+        text = cell.translate(BREAKS)
+        try:
+            float(text)
+        except ValueError:
+            return f"'{text}" if text.lstrip().startswith(FORMULA) else text
+        return text
+
     stream = io.StringIO()
-    cells = (map(_no_formula, line) for line in lines)
+    cells = (map(safe, line) for line in lines)
     csv.writer(stream, lineterminator="\n").writerows(cells)
     return stream.getvalue()
 
@@ -87,17 +99,6 @@ def markdown_table(
     heads = list(heads)
     for line in (heads, ["---"] * len(heads), *rows):
         yield f"| {' | '.join(map(str, line))} |"
-
-
-def _no_formula(cell: object) -> object:
-    if not isinstance(cell, str):
-        return cell
-    text = cell.translate(BREAKS)
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}" if text.lstrip().startswith(FORMULA) else text
-    return text
 
 
 class Drawing(NamedTuple):
@@ -125,22 +126,20 @@ def to_svg(ax: Axes, name: str) -> str:
             if child.tag.endswith(("}metadata", "}style")):
                 element.remove(child)
         element.tag = element.tag.rpartition("}")[2]
-        named = [(k.rpartition("}")[2], v) for k, v in element.attrib.items()]
-        element.attrib = {key: _rename(key, value, name) for key, value in named}
+        for long_key in list(element.attrib):
+            key, value = long_key.rpartition("}")[2], element.attrib.pop(long_key)
+            if key == "id":
+                value = f"{name}-{value}"
+            elif key == "href":
+                value = value.replace("#", f"#{name}-", 1)
+            else:  # the page chooses the font
+                value = value.replace("url(#", f"url(#{name}-")
+                value = FONT.sub(r"\1 system-ui, sans-serif\2", value)
+            element.attrib[key] = value
     for size in ("width", "height"):
         del root.attrib[size]
     root.attrib["aria-hidden"] = "true"
     return ElementTree.tostring(root, encoding="unicode")
-
-
-def _rename(key: str, value: str, name: str) -> str:
-    """Keep ids apart, and let the page choose the font."""
-    if key == "id":
-        return f"{name}-{value}"
-    if key == "href":
-        return value.replace("#", f"#{name}-", 1)
-    value = value.replace("url(#", f"url(#{name}-")
-    return re.sub(r"(font: [^']*?px) '.*?(;|$)", r"\1 system-ui, sans-serif\2", value)
 
 
 class Link(NamedTuple):

@@ -28,12 +28,21 @@ def listen(address: str, what: str) -> socket.socket:
             f"since nothing on it is encrypted. Got {address!r}."
         )
     try:
-        return _bind(host, port)
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family)
+        try:  # bind and listen at once, so that nobody else can
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+            listener.listen(socket.SOMAXCONN)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         why = f"{error.strerror or error}."
         if error.errno == errno.EADDRINUSE:
             why = "the port is in use. Give another one, or 0 for any that is free."
         raise ConfigError(f"{what.capitalize()} cannot have {address}: {why}") from None
+    return listener
 
 
 def url_of(listener: socket.socket) -> str:
@@ -63,17 +72,3 @@ def _host_and_port(address: str) -> tuple[str | None, int | None]:
         return None, None
     host = (match[1] or match[2]).lower()
     return host, None if match[3] is None else int(match[3])
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """Bind and listen at once, so that nobody else can."""
-    family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(socket.SOMAXCONN)
-    except OSError:
-        listener.close()
-        raise
-    return listener

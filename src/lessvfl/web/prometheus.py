@@ -49,10 +49,10 @@ def text(families: Mapping[str, str], samples: Iterable[MetricSample]) -> str:
 
 def render(snapshot: Snapshot) -> str:
     """Return all metrics of a snapshot; what is not known has no sample."""
-    return text(FAMILIES, [*_of_run(snapshot), *_of_parties(snapshot)])
+    return text(FAMILIES, _samples(snapshot))
 
 
-def _of_run(snapshot: Snapshot) -> Iterator[MetricSample]:
+def _samples(snapshot: Snapshot) -> Iterator[MetricSample]:
     names = {"run": snapshot["run"], "method": snapshot["method"]}
     names |= {"data": snapshot["data"], "version": snapshot["lessvfl"]}
     yield "lessvfl_run_info", names, 1
@@ -69,9 +69,6 @@ def _of_run(snapshot: Snapshot) -> Iterator[MetricSample]:
         yield "lessvfl_score", {"name": score["name"]}, score["value"]
     for reason, count in snapshot["refused"].items():
         yield "lessvfl_refused_connections_total", {"reason": reason}, count
-
-
-def _of_parties(snapshot: Snapshot) -> Iterator[MetricSample]:
     for name, party in snapshot["parties"].items():
         who = {"party": name}
         yield "lessvfl_party_connected", who, int(party["connected"])

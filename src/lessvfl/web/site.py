@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from lessvfl.web import limits
 from lessvfl.web.address import is_local
-from lessvfl.web.tokens import Right, Token, Tokens
+from lessvfl.web.tokens import Right, Tokens
 
 log = logging.getLogger(__name__)
 
@@ -81,13 +81,23 @@ class Site:
         if n_bytes > limits.HEAD_BYTES:
             raise HTTPException(431)
         if not is_local(headers.get("host", "localhost")):
-            said = "an address of this machine. Got another host."
-            raise HTTPException(421, f"The service answers at {said}")
+            at = "The service answers at an address of this machine."
+            raise HTTPException(421, f"{at} Got another host.")
         if path not in self.pages:
             raise HTTPException(404)
         page = self.pages[path]
-        if page.right is not None:
-            _check_token(request.state.token, page.right, path)
+        token = request.state.token
+        if page.right is not None and (token is None or token.is_over):
+            got = "another one, or none" if token is None else "one that is over"
+            raise HTTPException(
+                401,
+                "The header 'Authorization: Bearer TOKEN' must bring a token of the "
+                f"service. Got {got}.",
+                {"WWW-Authenticate": "Bearer"},
+            )
+        if page.right == "admin" and token.right != "admin":
+            must = f"{path} needs the token of the administrator."
+            raise HTTPException(403, f"{must} Got that to predict.")
         methods = ("GET", "HEAD") if page.method == "GET" else (page.method,)
         if request.method not in methods:
             raise HTTPException(405, headers={"Allow": ", ".join(methods)})
@@ -95,21 +105,6 @@ class Site:
         if not length.isdigit() or int(length[:20]) > limits.BODY_BYTES:
             raise _too_long()
         return page
-
-
-def _check_token(token: Token | None, right: Right, path: str) -> None:
-    if token is None or token.is_over:
-        got = "another one, or none" if token is None else "one that is over"
-        raise HTTPException(
-            401,
-            "The header 'Authorization: Bearer TOKEN' must bring a token of the "
-            f"service. Got {got}.",
-            {"WWW-Authenticate": "Bearer"},
-        )
-    if right == "admin" and token.right != "admin":
-        raise HTTPException(
-            403, f"{path} needs the token of the administrator. Got that to predict."
-        )
 
 
 def _too_long() -> HTTPException:

@@ -48,30 +48,28 @@ class Tokens:
         self._known: dict[Right, tuple[int, Token | None]] = {}  # by when it changed
 
     def find(self, shown: bytes) -> Token | None:
-        """Return the token that a header shows, in the same time whichever it is."""
+        """Return the token that a header shows, in the same time whichever it is.
+
+        A file is read again when it has changed; one without a token gives no right.
+        """
         shown_token = None
-        for right in self.files:
-            token = self._now(right)
+        for right, path in self.files.items():
+            try:
+                changed = path.stat().st_ctime_ns  # of chmod, too
+            except OSError:
+                continue  # without the file there is no right
+            if right not in self._known or self._known[right][0] != changed:
+                token = None
+                try:
+                    token = read(right, path)
+                except ConfigError as error:
+                    log.warning("%s", error)
+                self._known[right] = (changed, token)
+            _, token = self._known[right]
             due = b"" if token is None else f"Bearer {token.text}".encode()
             if hmac.compare_digest(shown, due) and token is not None:
                 shown_token = token
         return shown_token
-
-    def _now(self, right: Right) -> Token | None:
-        path = self.files[right]
-        try:
-            changed = path.stat().st_ctime_ns  # of chmod, too
-        except OSError:
-            return None  # without the file there is no right
-        known = self._known.get(right)
-        if known is None or known[0] != changed:
-            try:
-                known = (changed, read(right, path))
-            except ConfigError as error:
-                log.warning("%s", error)
-                known = (changed, None)
-            self._known[right] = known
-        return known[1]
 
 
 def prepare(right: Right, folder: Path, given: Path | None) -> Path:
