@@ -38,6 +38,8 @@ from lessvfl.run.decide.scored import ScoredRows, rows_of_predictions
 
 N = 600
 COST = Aim("cost", fp=1, fn=20)
+LATE = {"name": "late", "digest": "digest"}
+LATER = LATE | {"name": "later"}
 
 
 def some_rows(n: int = N, positive: int = 1, ties: bool = False, seed: int = 0) -> Any:
@@ -207,7 +209,7 @@ def test_the_cut_off_by_precision_takes_as_many_as_have_it():
     backwards = dataclasses.replace(rows, z=-rows.z)
     assert choose(backwards.odds, rows.hits, Aim("precision", 0.99)) is None
     with pytest.raises(DataError, match=r"precision of 0.99 on the rows. Got 0\."):
-        fitting.fit_all(backwards, None, Aim("precision", 0.99))
+        fitting.fit(backwards, None, Aim("precision", 0.99))
 
 
 def test_nobody_and_everybody():
@@ -281,7 +283,7 @@ def test_platts_line_undoes_a_line():
     how = Recalibration.fit("platt", (3 * odds - 2)[:, None], y)
     assert how.apply((3 * odds - 2)[:, None])[:, 0] == pytest.approx(odds, abs=0.35)
     assert how.maps[0][0][0] == pytest.approx(1 / 3, abs=0.02)
-    twice = Recalibration.from_json(json.loads(json.dumps(how.to_json())))
+    twice = Recalibration.from_json(json.loads(json.dumps(dataclasses.asdict(how))))
     assert twice == how
 
 
@@ -348,11 +350,11 @@ def test_rows_are_decided_by_others():
     crossed = fitting.cross_fit(rows, "isotonic", COST)
     assert len(crossed.cuts) == fitting.N_FOLDS
     for k, (others, own) in enumerate(fitting._folds(rows)):
-        fitted = fitting.fit_all(rows.take(others), "isotonic", COST)
-        fold = fitted.apply(rows.take(own))
+        decision, cut = fitting.fit(rows.take(others), "isotonic", COST)
+        fold = rows.take(own).deciding(decision)
         assert np.array_equal(fold.z, crossed.rows.z[own])
         assert np.array_equal(fold.decided, crossed.decided[own])
-        assert crossed.cuts[k] == fitted.cut
+        assert crossed.cuts[k] == cut
         assert not set(others) & set(own)
 
 
@@ -495,7 +497,7 @@ def test_groups_that_are_refused():
 
 def test_what_is_kept_is_read_again_beside_the_same_model(tmp_path):
     rows = some_rows()
-    kept = to_keep(rows, Asked("isotonic", COST), None, "late", "digest")
+    kept = to_keep(rows, Asked("isotonic", COST), None, **LATE)
     kept.write(tmp_path, "model")
     again = read_decision(tmp_path, "model")
     assert again == kept
@@ -504,20 +506,20 @@ def test_what_is_kept_is_read_again_beside_the_same_model(tmp_path):
     one, other = rows.deciding(kept), rows.deciding(again)
     assert np.array_equal(one.z, other.z)
     assert np.array_equal(one.decided, other.decided)
-    fitted = fitting.fit_all(rows, "isotonic", COST)
-    assert np.array_equal(one.decided, fitted.apply(rows).decided)
+    decision, _ = fitting.fit(rows, "isotonic", COST)
+    assert np.array_equal(one.decided, rows.deciding(decision).decided)
     with pytest.raises(RecordError, match="kept for another network: remove the file"):
         read_decision(tmp_path, "another")
 
 
 def test_a_new_cut_off_leaves_the_recalibration():
     rows = some_rows()
-    first = to_keep(rows, Asked("isotonic", COST), None, "late", "digest")
+    first = to_keep(rows, Asked("isotonic", COST), None, **LATE)
     seen = rows.deciding(first)
-    second = to_keep(seen, Asked(aim=Aim("rate", 0.1)), first, "later", "digest")
+    second = to_keep(seen, Asked(aim=Aim("rate", 0.1)), first, **LATER)
     assert second.recalibration == first.recalibration
     assert (rows.deciding(second).decided == 1).mean() <= 0.1
-    third = to_keep(rows, Asked("platt"), None, "later", "digest")
+    third = to_keep(rows, Asked("platt"), None, **LATER)
     assert third.threshold is None
 
 
@@ -540,7 +542,7 @@ def test_a_new_cut_off_leaves_the_recalibration():
 )
 def test_a_file_that_was_changed_is_refused(tmp_path, change):
     rows = some_rows()
-    path = to_keep(rows, Asked(aim=COST), None, "late", "digest").write(tmp_path, "m")
+    path = to_keep(rows, Asked(aim=COST), None, **LATE).write(tmp_path, "m")
     assert path.name == DECISION_NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(RecordError, match="must be what 'lessvfl evaluate --keep'"):

@@ -7,7 +7,7 @@ besides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,45 +25,10 @@ from lessvfl.core.metrics import (
 from lessvfl.data import Frame
 from lessvfl.data.encode import CellCounts
 from lessvfl.data.learn import spread_of
-from lessvfl.run.decide.scored import ScoredRows, rows_of_model
+from lessvfl.run.decide.scored import ScoredRows
 from lessvfl.run.fitted import FittedModel
 
 N_BINS = 10
-
-
-def score_rows(
-    model: FittedModel,
-    frame: Frame,
-    labels: Sequence[Any],
-    *,
-    name: str = "table",
-    label_names: Sequence[str] | None = None,
-) -> dict[str, Any]:
-    """Score a model on a table and its labels.
-
-    Parameters
-    ----------
-    model : FittedModel
-        As :func:`lessvfl.load` returns it.
-    frame : Frame
-        Rows with at least the columns in use.
-    labels : sequence
-        One for each row: numbers, or what names a class of the model.
-    name : str
-        What the table is called in errors.
-    label_names : sequence of str, optional
-        Names of the classes 0, 1, ... where the labels are such numbers.
-
-    Returns
-    -------
-    dict
-        ``task``, every score of the task (None where these rows have none), in
-        ``undefined`` by score why it is None, the ``baseline``, which is the scores of
-        one prediction for all rows (their most frequent class, or their mean), and the
-        cells that were ``imputed`` or of an ``unseen`` category.
-    """
-    rows = rows_of_model(model, frame, labels, name, label_names)
-    return scores_of(rows) | count_cells(model, frame)
 
 
 def count_cells(model: FittedModel, frame: Frame) -> dict[str, int]:
@@ -75,65 +40,58 @@ def count_cells(model: FittedModel, frame: Frame) -> dict[str, int]:
 
 
 def scores_of(rows: ScoredRows) -> dict[str, Any]:
-    """Return the scores of rows, their baseline, and why some are undefined."""
-    of_numbers = rows.task == "regression"
-    scores = _score_numbers(rows) if of_numbers else _score_classes(rows)
-    why = undefined(rows.y, rows.task, "rows")
+    """Return the scores of rows as an entry of the JSON.
+
+    Returns
+    -------
+    dict
+        ``task``, every score of the task (None where these rows have none), in
+        ``undefined`` by score why it is None, and the ``baseline``, which is the scores
+        of one prediction for all rows (their most frequent class, or their mean).
+    """
     y, n_classes = torch.as_tensor(rows.y), len(rows.label_names)
-    same = _single(constant(y, y, rows.task, n_classes, rows.positive))
-    found: dict[str, Any] = {"task": rows.task}
-    for score, value in scores.items():
-        found[score] = defined(value)
-        if found[score] is None:
-            why.setdefault(score, "the predictions are too far from the labels")
-    level = {score: defined(value) for score, value in same.items()}
-    return found | {"baseline": level, "undefined": why}
+    z = torch.as_tensor(rows.z)
+    same = constant(y, y, rows.task, n_classes, rows.positive)
+    measured = measure(z, y, rows.task, _offsets(rows), positive=rows.positive)
+    scores = {name: float(value) for name, value in measured.items()}
+    if rows.task == "regression":
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores["mae"] = float(spread_of(np.abs(rows.y - rows.z[:, 0])).mean)
+    else:
+        scores["calibration_error"] = calibration_error(rows.p, rows.y)
+        scores["brier"] = _brier(rows.p, rows.y)
+    values = {name: defined(value) for name, value in scores.items()}
+    why = undefined(rows.y, rows.task, "rows")
+    for name, value in values.items():
+        if value is None:
+            why.setdefault(name, "the predictions are too far from the labels")
+    level = {name: defined(float(value)) for name, value in same.items()}
+    return {"task": rows.task, **values, "baseline": level, "undefined": why}
 
 
 def intervals_of(
     rows: ScoredRows, scores: Mapping[str, float | None]
 ) -> dict[str, dict[str, float] | None]:
     """Return by score where it may be by the choice of rows, as runs have it."""
-    z, offsets = torch.as_tensor(rows.z), None
-    if rows.task != "regression":
-        offsets = torch.tensor(decision_offsets(rows.threshold, z.shape[1]))
-    y = torch.as_tensor(rows.y)
-    own = ResampledRows(y, rows.task, rows.positive, offsets)
-    return score_intervals(own, [z], [scores], lead="")[0]
+    y, offsets = torch.as_tensor(rows.y), _offsets(rows)
+    resampled = ResampledRows(y, rows.task, rows.positive, offsets)
+    return score_intervals(resampled, [torch.as_tensor(rows.z)], [scores], lead="")[0]
 
 
-# ------------------------------------------------------------------------------- scores
+def _offsets(rows: ScoredRows) -> torch.Tensor | None:
+    """Return what is added to outputs to decide on a class; None for amounts."""
+    if rows.task == "regression":
+        return None
+    return torch.tensor(decision_offsets(rows.threshold, rows.z.shape[1]))
 
 
-def _score_numbers(rows: ScoredRows) -> dict[str, float]:
-    y, predicted = rows.y, rows.z[:, 0]
-    z = torch.as_tensor(predicted)[:, None]
-    scores = measure(z, torch.as_tensor(y), rows.task)
-    with np.errstate(over="ignore", invalid="ignore"):
-        errors = spread_of(np.abs(y - predicted))
-    return _single(scores) | {"mae": float(errors.mean)}
-
-
-def _score_classes(rows: ScoredRows) -> dict[str, float]:
+def _brier(p: NDArray[Any], y: NDArray[np.int64]) -> float:
+    """Return the mean of Σ_k (p_k - y_k)², of two classes one of the two summands."""
     from sklearn.metrics import mean_squared_error
 
-    z, p, y = rows.z, rows.p, rows.y
-    offsets = torch.tensor(decision_offsets(rows.threshold, z.shape[1]))
-    outputs, labels = torch.as_tensor(z), torch.as_tensor(y)
-    scores = measure(outputs, labels, rows.task, offsets, positive=rows.positive)
     n_classes = p.shape[1]
-    # Σ_k (p_k - y_k)² of a row; of two classes one of the two equal summands.
-    n_counted = n_classes if n_classes > 2 else 1
     squares = float(mean_squared_error(np.eye(n_classes)[y], p))
-    return _single(scores) | {
-        "calibration_error": calibration_error(p, y),
-        "brier": n_counted * squares,
-    }
-
-
-def _single(scores: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Return scores as plain numbers."""
-    return {name: float(value) for name, value in scores.items()}
+    return (n_classes if n_classes > 2 else 1) * squares
 
 
 def calibration_error(p: NDArray[Any], y: NDArray[np.int64]) -> float:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.errors import ConfigError, DataError
+from lessvfl.errors import ConfigError
 from lessvfl.run.decide.recalibration import Reals, sigmoid
 
 NOBODY, EVERYBODY = 700.0, -700.0  # log-odds that no row reaches, and every row
@@ -35,33 +35,37 @@ class Aim:
         return f"{self.kind} {self.value:g}"
 
 
-def read_aim(cost: str | None, rate: float | None, precision: float | None) -> Any:
+def read_aim(
+    cost: str | None, rate: float | None, precision: float | None
+) -> Aim | None:
     """Return the aim that was asked for, None where none was; refuse two of them."""
-    given = {"cost": cost, "rate": rate, "precision": precision}
-    asked = {name: one for name, one in given.items() if one is not None}
+    options = {"cost": cost, "rate": rate, "precision": precision}
+    asked = [name for name, value in options.items() if value is not None]
     if len(asked) > 1:
         raise ConfigError(
             "A cut-off is chosen by one of --cost, --rate and --precision. Got "
             f"{' and '.join(f'--{name}' for name in asked)}."
         )
-    for name, value in (("rate", rate), ("precision", precision)):
-        if value is not None:
-            if not 0 < value < 1:
-                raise ConfigError(
-                    f"The '{name}' option must be between 0 and 1. Got {value:g}."
-                )
-            return Aim("rate" if name == "rate" else "precision", value)
-    return None if cost is None else _read_cost(cost)
+    if cost is not None:
+        return _read_cost(cost)
+    value = precision if rate is None else rate
+    if value is None:
+        return None
+    if not 0 < value < 1:
+        raise ConfigError(
+            f"The '{asked[0]}' option must be between 0 and 1. Got {value:g}."
+        )
+    return Aim("precision" if rate is None else "rate", value)
 
 
 def _read_cost(text: str) -> Aim:
-    found = dict(re.findall(r"(fp|fn)=([0-9.eE+-]+)(?:,|$)", text.replace(" ", "")))
+    pairs = re.findall(r"(fp|fn)=([0-9.eE+-]+)(?:,|$)", text.replace(" ", ""))
     try:
-        costs = {name: float(value) for name, value in found.items()}
+        costs = {name: float(value) for name, value in pairs}
     except ValueError:
         costs = {}
     is_whole = costs.keys() == {"fp", "fn"} and text.count("=") == 2
-    if not is_whole or not all(0 < one < float("inf") for one in costs.values()):
+    if not is_whole or not all(0 < value < float("inf") for value in costs.values()):
         raise ConfigError(
             "The 'cost' option must be two costs above 0, as in fp=1,fn=20: of a row "
             "taken for positive that is not, and of a positive one that is not found. "
@@ -79,14 +83,14 @@ def choose(odds: Reals, hits: NDArray[np.bool_], aim: Aim) -> float | None:
     values, place, n = np.unique(-odds, return_inverse=True, return_counts=True)
     values = -values  # the largest first
     taken = np.concatenate([[0], np.cumsum(n)])
-    found = np.concatenate([[0], np.cumsum(np.bincount(place, hits))])
+    right = np.concatenate([[0], np.cumsum(np.bincount(place, hits))])
     if aim.kind == "cost":
-        costs = aim.fp * (taken - found) + aim.fn * (hits.sum() - found)
+        costs = aim.fp * (taken - right) + aim.fn * (hits.sum() - right)
         best = int(costs.argmin())
     elif aim.kind == "rate":
         best = int(np.flatnonzero(taken <= aim.value * len(odds) + 1e-9)[-1])
     else:
-        has_it = found[1:] >= aim.value * taken[1:] - 1e-9
+        has_it = right[1:] >= aim.value * taken[1:] - 1e-9
         if not has_it.any():
             return None
         best = int(np.flatnonzero(has_it)[-1]) + 1
@@ -106,15 +110,6 @@ def best_precision(odds: Reals, hits: NDArray[np.bool_]) -> float:
     return float(precision_recall_curve(hits, odds)[0][:-1].max())
 
 
-def refuse_precision(odds: Reals, hits: NDArray[np.bool_], aim: Aim) -> DataError:
-    """Return what is said where no cut-off has the precision."""
-    most = best_precision(odds, hits)
-    return DataError(
-        f"A cut-off must have a precision of {aim.value:g} on the rows. Got "
-        f"{most:.4g} at most."
-    )
-
-
 def threshold_of(cut: float, positive: int) -> tuple[float, float]:
     """Return a cut-off as the threshold of a model, by class.
 
@@ -132,7 +127,7 @@ def outcome(
     from sklearn.metrics import confusion_matrix
 
     (tn, fp), (fn, tp) = confusion_matrix(hits, taken, labels=[False, True]).tolist()
-    found = {
+    counts = {
         "tp": tp,
         "fp": fp,
         "fn": fn,
@@ -143,8 +138,8 @@ def outcome(
         "false_positive_rate": _share(fp, fp + tn),
     }
     if aim is not None and aim.kind == "cost":
-        found["cost"] = aim.fp * fp + aim.fn * fn
-    return found
+        counts["cost"] = aim.fp * fp + aim.fn * fn
+    return counts
 
 
 def _share(some: int, all_: int) -> float | None:

@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.errors import ConfigError, DataError
+from lessvfl.errors import DataError
 from lessvfl.run.decide.cut_offs import (
     NOBODY,
     Aim,
+    best_precision,
     choose,
-    refuse_precision,
     threshold_of,
 )
+from lessvfl.run.decide.kept import KeptDecision
 from lessvfl.run.decide.recalibration import Recalibration, RecalibrationKind
 from lessvfl.run.decide.scored import ScoredRows
 
@@ -32,60 +33,39 @@ HOW = (
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """What was fitted to rows: perhaps a recalibration, perhaps a cut-off."""
-
-    recalibration: Recalibration | None
-    cut: float | None  # log-odds of the positive class
-
-    @classmethod
-    def to(
-        cls, rows: ScoredRows, recalibrate: RecalibrationKind | None, aim: Aim | None
-    ) -> Fitted:
-        """Fit to rows; where no cut-off has the precision, it is None."""
-        how = None
-        if recalibrate is not None:
-            how = Recalibration.fit(recalibrate, rows.z, rows.y)
-            rows = replace(rows, z=how.apply(rows.z))
-        return cls(how, None if aim is None else choose(rows.odds, rows.hits, aim))
-
-    def apply(self, rows: ScoredRows) -> ScoredRows:
-        """Return rows with what was fitted."""
-        z = rows.z if self.recalibration is None else self.recalibration.apply(rows.z)
-        threshold = rows.threshold
-        if self.cut is not None:
-            threshold = threshold_of(self.cut, rows.positive)
-        return replace(rows, z=z, threshold=threshold)
-
-
-@dataclass(frozen=True)
 class CrossFitted:
     """Rows as they are fitted and decided by rows that they are not among."""
 
     rows: ScoredRows  # with the recalibration
     decided: NDArray[np.int64]  # the class of each row
-    cuts: tuple[float, ...]  # one for each fold
+    cuts: tuple[float, ...]  # log-odds, one for each fold
 
 
-def check_task(rows: ScoredRows, what: str, of_two: bool) -> None:
-    """Refuse a task that has no such thing."""
-    if rows.task == "regression":
-        raise ConfigError(f"{what} needs classes. Got a regression model.")
-    if of_two and rows.task != "binary":
-        raise ConfigError(
-            f"{what} needs two classes. Got a model of {len(rows.label_names)}."
-        )
+def fit(
+    rows: ScoredRows,
+    recalibrate: RecalibrationKind | None,
+    aim: Aim | None,
+    or_nobody: bool = False,
+) -> tuple[KeptDecision, float | None]:
+    """Return a decision fitted to rows, and its cut-off in log-odds, if it has one.
 
-
-def fit_all(
-    rows: ScoredRows, recalibrate: RecalibrationKind | None, aim: Aim | None
-) -> Fitted:
-    """Fit to all rows, for later ones."""
-    found = Fitted.to(rows, recalibrate, aim)
-    if aim is not None and found.cut is None:
-        fitted = found.apply(rows)
-        raise refuse_precision(fitted.odds, fitted.hits, aim)
-    return found
+    Where no cut-off has the precision, refuse, or with `or_nobody` take no row.
+    """
+    how = threshold = cut = None
+    if recalibrate is not None:
+        how = Recalibration.fit(recalibrate, rows.z, rows.y)
+        rows = replace(rows, z=how.apply(rows.z))
+    if aim is not None:
+        cut = choose(rows.odds, rows.hits, aim)
+        if cut is None and not or_nobody:
+            most = best_precision(rows.odds, rows.hits)
+            raise DataError(
+                f"A cut-off must have a precision of {aim.value:g} on the rows. Got "
+                f"{most:.4g} at most."
+            )
+        cut = NOBODY if cut is None else cut
+        threshold = threshold_of(cut, rows.positive)
+    return KeptDecision(how, threshold), cut
 
 
 def cross_fit(
@@ -97,15 +77,12 @@ def cross_fit(
     """
     z, decided = np.empty_like(rows.z), np.empty(len(rows), dtype=np.int64)
     cuts = []
-    for others, own in _folds(rows):
-        found = Fitted.to(rows.take(others), recalibrate, aim)
-        if aim is not None:
-            found = replace(found, cut=NOBODY if found.cut is None else found.cut)
-            cuts.append(found.cut)
-        fold = found.apply(rows.take(own))
-        z[own], decided[own] = fold.z, fold.decided
-    known = tuple(cut for cut in cuts if cut is not None)
-    return CrossFitted(replace(rows, z=z), decided, known)
+    for others, places in _folds(rows):
+        decision, cut = fit(rows.take(others), recalibrate, aim, or_nobody=True)
+        fold = rows.take(places).deciding(decision)
+        z[places], decided[places] = fold.z, fold.decided
+        cuts += [] if cut is None else [cut]
+    return CrossFitted(replace(rows, z=z), decided, tuple(cuts))
 
 
 def _folds(rows: ScoredRows) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

@@ -23,18 +23,18 @@ def by_group(
     assert rows.groups is not None
     lines = []
     for name in sorted(set(rows.groups)):
-        own = np.flatnonzero(rows.groups == name)
-        line: dict[str, Any] = {"group": name, "rows": len(own)}
-        lines.append(line | _numbers(rows.take(own), decided[own]))
-    found: dict[str, Any] = {"column": column, "groups": lines}
-    found["few"] = [line["group"] for line in lines if line["rows"] < FEW]
+        places = np.flatnonzero(rows.groups == name)
+        line: dict[str, Any] = {"group": name, "rows": len(places)}
+        lines.append(line | _numbers(rows.take(places), decided[places]))
+    few = [line["group"] for line in lines if line["rows"] < FEW]
+    scores: dict[str, Any] = {"column": column, "groups": lines, "few": few}
     if rows.task == "binary":
         many = [line for line in lines if line["rows"] >= FEW]
-        found["gaps"] = {name: _gap(many, name) for name in COMPARED}
+        scores["gaps"] = {name: _gap(many, name) for name in COMPARED}
         rates = [line["rate"] for line in many]
         has_ratio = len(rates) > 1 and max(rates) > 0
-        found["rate_ratio"] = min(rates) / max(rates) if has_ratio else None
-    return found
+        scores["rate_ratio"] = min(rates) / max(rates) if has_ratio else None
+    return scores
 
 
 def _numbers(rows: ScoredRows, decided: NDArray[np.int64]) -> dict[str, Any]:
@@ -50,12 +50,11 @@ def _numbers(rows: ScoredRows, decided: NDArray[np.int64]) -> dict[str, Any]:
     if rows.task == "multiclass":
         area = scores_of(rows)["auc"]
         return {"accuracy": float((decided == y).mean()), "auc": area}
-    has_both = 0 < rows.hits.sum() < len(rows)
     return {
         "positives": int(rows.hits.sum()),
         "share": float(rows.hits.mean()),
         "mean_probability": float(rows.p[:, rows.positive].mean()),
-        "auc": ranked(rows.odds, rows.hits)[0] if has_both else None,
+        "auc": ranked(rows.odds, rows.hits)[0],
         **outcome(rows.hits, decided == rows.positive),
     }
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lessvfl.errors import RecordError
-from lessvfl.run.decide.marks import NO_MARKS, RowMarks
+from lessvfl.run.decide.marks import RowMarks, marks_text, read_marks
 from lessvfl.run.decide.recalibration import Reals, Recalibration
 from lessvfl.run.record import write_json
 
@@ -35,7 +35,7 @@ class KeptDecision:
     threshold: tuple[float, ...] | None = None
     # What the user is told: the cut-off and its aim, the rows they were chosen on.
     about: Mapping[str, Any] = field(default_factory=dict)
-    marks: RowMarks = NO_MARKS  # of these rows, to know them again
+    marks: RowMarks = frozenset()  # of these rows, to know them again
 
     def recalibrated(self, z: Reals) -> Reals:
         """Return the outputs of the model as they are to be used."""
@@ -58,14 +58,14 @@ class KeptDecision:
         ... "aim": "rate 0.1", "rows": 90, "data": "late"}).words
         "a cut-off of 0.2 for 'ill' (rate 0.1), by 90 rows of 'late'"
         """
-        said = []
+        parts = []
         if self.recalibration is not None:
-            said.append(f"a recalibration ({self.recalibration.kind})")
+            parts.append(f"a recalibration ({self.recalibration.kind})")
         if self.threshold is not None:
             at = f"a cut-off of {self.about['cut_off']:.4g} for '{self.about['class']}'"
-            said.append(f"{at} ({self.about['aim']})")
+            parts.append(f"{at} ({self.about['aim']})")
         rows = f"{self.about['rows']:,} rows of '{self.about['data']}'"
-        return f"{' and '.join(said)}, by {rows}"
+        return f"{' and '.join(parts)}, by {rows}"
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -76,16 +76,15 @@ class KeptDecision:
 
     def write(self, folder: Path, model: str) -> Path:
         """Write it beside the model with this digest; return the file."""
-        found = {
+        how = self.recalibration
+        content = {
             "model": model,
-            "recalibration": None
-            if self.recalibration is None
-            else self.recalibration.to_json(),
-            "threshold": None if self.threshold is None else list(self.threshold),
+            "recalibration": None if how is None else asdict(how),
+            "threshold": self.threshold,
             "about": dict(self.about),
-            "rows": self.marks.to_text(),
+            "rows": marks_text(self.marks),
         }
-        write_json(folder / DECISION_NAME, found)
+        write_json(folder / DECISION_NAME, content)
         return folder / DECISION_NAME
 
 
@@ -93,15 +92,14 @@ def read_decision(folder: Path, model: str) -> KeptDecision:
     """Read what is kept beside the model with this digest."""
     path = folder / DECISION_NAME
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        of, how, threshold = (
-            found[name] for name in ("model", "recalibration", "threshold")
-        )
+        content = json.loads(path.read_text(encoding="utf-8"))
+        how, threshold = content["recalibration"], content["threshold"]
+        digest = content["model"]
         kept = KeptDecision(
             None if how is None else Recalibration.from_json(how),
             None if threshold is None else tuple(map(float, threshold)),
-            dict(found["about"]),
-            RowMarks.from_text(found.get("rows", "")),  # none of earlier versions
+            dict(content["about"]),
+            read_marks(content.get("rows", "")),  # none of earlier versions
         )
         if not all(0 < share < math.inf for share in kept.threshold or ()):
             raise ValueError("a threshold of 0, or without bounds")
@@ -110,7 +108,7 @@ def read_decision(folder: Path, model: str) -> KeptDecision:
         raise RecordError(
             f"'{path}' must be what 'lessvfl evaluate --keep' wrote. Got this: {error}."
         ) from None
-    if of != model:
+    if digest != model:
         raise RecordError(
             f"'{path}' must be of the network beside it. Got one that was kept for "
             "another network: remove the file, and keep a new one with 'lessvfl "

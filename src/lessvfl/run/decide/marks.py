@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,51 +21,19 @@ from lessvfl.data import Frame
 
 SIZE = 6  # bytes of a digest
 
-
-@dataclass(frozen=True)
-class RowMarks:
-    """Digests of rows, without those that equal another of the same table."""
-
-    digests: frozenset[bytes] = frozenset()
-
-    @classmethod
-    def of(cls, keys: Iterable[bytes]) -> RowMarks:
-        """Take a key of every row."""
-        found = Counter(hashlib.blake2b(k, digest_size=SIZE).digest() for k in keys)
-        return cls(frozenset(one for one, n in found.items() if n == 1))
-
-    @classmethod
-    def from_text(cls, text: str) -> RowMarks:
-        """Read what :meth:`to_text` wrote."""
-        whole = base64.b64decode(text, validate=True)
-        if len(whole) % SIZE:
-            raise ValueError(f"{len(whole)} bytes of rows")
-        parts = (whole[at : at + SIZE] for at in range(0, len(whole), SIZE))
-        return cls(frozenset(parts))
-
-    def to_text(self) -> str:
-        """Return them as a text, in no order of the rows."""
-        return base64.b64encode(b"".join(sorted(self.digests))).decode()
-
-    def __or__(self, other: RowMarks) -> RowMarks:
-        """Return the rows of both."""
-        return RowMarks(self.digests | other.digests)
-
-    def __and__(self, other: RowMarks) -> RowMarks:
-        """Return the rows that are in both."""
-        return RowMarks(self.digests & other.digests)
-
-    def __len__(self) -> int:
-        """Return how many rows they are of."""
-        return len(self.digests)
+# Digests of rows, without those that equal another of the same table.
+RowMarks = frozenset[bytes]
 
 
-NO_MARKS = RowMarks()
+def of_keys(keys: Iterable[bytes]) -> RowMarks:
+    """Mark rows by a key of each."""
+    digests = Counter(hashlib.blake2b(k, digest_size=SIZE).digest() for k in keys)
+    return frozenset(digest for digest, n in digests.items() if n == 1)
 
 
 def of_ids(ids: Iterable[str]) -> RowMarks:
     """Mark rows by their ids."""
-    return RowMarks.of(b"id " + one.encode("utf-8", "surrogatepass") for one in ids)
+    return of_keys(b"id " + text.encode("utf-8", "surrogatepass") for text in ids)
 
 
 def of_rows(frame: Frame, y: NDArray[Any]) -> RowMarks:
@@ -81,8 +48,20 @@ def of_rows(frame: Frame, y: NDArray[Any]) -> RowMarks:
         )
     numbers = np.where(np.isnan(numbers), np.float32("nan"), numbers)
     texts = [frame.text[index] for index in sorted(frame.text)]
-    keys = (
+    return of_keys(
         row.tobytes() + json.dumps([str(label), *map(str, cells)]).encode()
         for row, label, *cells in zip(numbers, y.tolist(), *texts, strict=True)
     )
-    return RowMarks.of(keys)
+
+
+def marks_text(marks: RowMarks) -> str:
+    """Return marks as a text, in no order of the rows."""
+    return base64.b64encode(b"".join(sorted(marks))).decode()
+
+
+def read_marks(text: str) -> RowMarks:
+    """Read what :func:`marks_text` wrote."""
+    whole = base64.b64decode(text, validate=True)
+    if len(whole) % SIZE:
+        raise ValueError(f"{len(whole)} bytes of rows")
+    return frozenset(whole[at : at + SIZE] for at in range(0, len(whole), SIZE))

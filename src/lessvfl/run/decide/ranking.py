@@ -24,21 +24,16 @@ def ranking(rows: ScoredRows) -> dict[str, Any]:
         return {"calibration": calibration(rows.z[:, 0], rows.y)}
     if rows.task == "multiclass":
         return _of_classes(rows)
-    p = rows.p[:, rows.positive]
-    found: dict[str, Any] = {
+    has_both = 0 < rows.hits.sum() < len(rows)
+    area, ks = ranked(rows.odds, rows.hits)
+    return {
         "positive": rows.label_names[rows.positive],
-        "ks": None,
-        "gini": None,
-        "curves": None,
-        "lift": None,
-        "calibration": calibration(p, rows.hits),
+        "ks": ks,
+        "gini": None if area is None else 2 * area - 1,
+        "curves": curves(rows.odds, rows.hits) if has_both else None,
+        "lift": lift(rows.odds, rows.hits) if has_both else None,
+        "calibration": calibration(rows.p[:, rows.positive], rows.hits),
     }
-    if 0 < rows.hits.sum() < len(rows):
-        area, curve = ranked(rows.odds, rows.hits)
-        found |= {"ks": curve["ks"], "gini": 2 * area - 1}
-        found["curves"] = curves(rows.odds, rows.hits)
-        found["lift"] = lift(rows.odds, rows.hits)
-    return found
 
 
 def _of_classes(rows: ScoredRows) -> dict[str, Any]:
@@ -46,12 +41,10 @@ def _of_classes(rows: ScoredRows) -> dict[str, Any]:
     each: list[dict[str, Any]] = []
     for place, name in enumerate(rows.label_names):
         hits = rows.y == place
-        one: dict[str, Any] = {"class": name, "rows": int(hits.sum())}
-        one |= dict.fromkeys(("auc", "ks", "gini"))
-        if 0 < hits.sum() < len(rows):
-            area, curve = ranked(rows.p[:, place], hits)
-            one |= {"auc": area, "ks": curve["ks"], "gini": 2 * area - 1}
-        each.append(one)
+        area, ks = ranked(rows.p[:, place], hits)
+        gini = None if area is None else 2 * area - 1
+        line = {"class": name, "rows": int(hits.sum())}
+        each.append(line | {"auc": area, "ks": ks, "gini": gini})
     means: dict[str, Any] = {}
     for name in ("ks", "gini"):
         known = [one[name] for one in each if one[name] is not None]
@@ -61,15 +54,19 @@ def _of_classes(rows: ScoredRows) -> dict[str, Any]:
     return {**means, "classes": each, "calibration": calibration(largest, right)}
 
 
-def ranked(scores: Reals, hits: NDArray[np.bool_]) -> tuple[float, dict[str, float]]:
-    """Return the area under the ROC curve, and where its two rates differ most."""
+def ranked(
+    scores: Reals, hits: NDArray[np.bool_]
+) -> tuple[float, float] | tuple[None, None]:
+    """Return the area under the ROC curve, and by how much its rates differ at most.
+
+    None of rows that are all hits, or none of them.
+    """
     from sklearn.metrics import roc_auc_score, roc_curve
 
+    if hits.all() or not hits.any():
+        return None, None
     fpr, tpr, _ = roc_curve(hits, scores)
-    at = int(np.argmax(tpr - fpr))
-    point = {"ks": tpr[at] - fpr[at], "fpr": fpr[at], "tpr": tpr[at]}
-    named = {name: float(value) for name, value in point.items()}
-    return float(roc_auc_score(hits, scores)), named
+    return float(roc_auc_score(hits, scores)), float((tpr - fpr).max())
 
 
 def curves(odds: Reals, hits: NDArray[np.bool_]) -> dict[str, Any]:
@@ -99,24 +96,24 @@ def _spread(n: int) -> NDArray[np.int64]:
 
 
 def lift(odds: Reals, hits: NDArray[np.bool_]) -> list[dict[str, float]]:
-    """Return by tenths of the rows, the most likely first, what is found in them.
+    """Return by tenths of the rows, the most likely first, how many hits they have.
 
     Rows that tie count as their mean, so that the order of a file does not matter.
     """
     _, place, n_tied = np.unique(-odds, return_inverse=True, return_counts=True)
     means = np.bincount(place, hits) / n_tied
-    found = np.cumsum(means[np.sort(place)])
+    n_hits = np.cumsum(means[np.sort(place)])
     base = hits.mean()
     lines = []
     for tenth in range(1, N_PARTS + 1):
         n = max(1, round(tenth * len(hits) / N_PARTS))
-        precision = float(found[n - 1]) / n
+        precision = float(n_hits[n - 1]) / n
         lines.append(
             {
                 "share": tenth / N_PARTS,
                 "rows": n,
                 "precision": precision,
-                "captured": float(found[n - 1] / hits.sum()),
+                "captured": float(n_hits[n - 1] / hits.sum()),
                 "lift": precision / float(base),
             }
         )

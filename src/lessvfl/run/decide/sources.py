@@ -114,10 +114,14 @@ def _scored(
     if table.by is not None:
         groups = load_ids(table.path, table.by, "groups").tolist()
         rows = rows.grouped(groups, table.by)
-    chosen = _one_of(model_seeds(record, how.seed))
-    counts = {**count_cells(model, frame), "joined": None}
-    own = functools.partial(marks.of_rows, frame, rows.y)
-    return ScoredSource(rows, chosen, table.digest(), counts, own)
+    seeds = model_seeds(record, how.seed)
+    return ScoredSource(
+        rows,
+        seed=seeds[0] if len(seeds) == 1 else None,
+        digest=table.digest(),
+        counts={**count_cells(model, frame), "joined": None},
+        marks=functools.partial(marks.of_rows, frame, rows.y),
+    )
 
 
 def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
@@ -139,54 +143,46 @@ def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
         raise DataError(
             f"Ids of '{table.path}' must be written as in '{predictions}'. {got}"
         )
-    known = columns["prediction"]
-    named = {
-        one: (row, at)
-        for one, row in ids.items()
-        if (at := place.get(one)) is not None and _is_there(known[at])
-    }
-    both = list(named.values())
+    predicted = [_is_there(cell) for cell in columns["prediction"]]
+    both = [id_ for id_ in ids if id_ in place and predicted[place[id_]]]
     if not both:
         raise DataError(
             f"Some ids of '{table.path}' must have a prediction in '{predictions}'. "
             "Got none."
         )
-    places = np.array([there for _, there in both])
-    some = {name: cells[places] for name, cells in columns.items()}
-    own = [labels[row] for row, _ in both]
-    rows = rows_of_predictions(model, some, own, table.name, names)
+    places = np.array([place[id_] for id_ in both])
+    columns = {name: cells[places] for name, cells in columns.items()}
+    labels = [labels[ids[id_]] for id_ in both]
+    rows = rows_of_predictions(model, columns, labels, table.name, names)
     if table.by is not None:
         cells = load_ids(table.path, table.by, "groups")
-        rows = rows.grouped([cells[row] for row, _ in both], table.by)
-    predicted = sum(_is_there(one) for one in known)
+        rows = rows.grouped([cells[ids[id_]] for id_ in both], table.by)
+    alone, unlabelled = len(ids) - len(both), sum(predicted) - len(both)
+    partial = sum(str(cell).lower() == "true" for cell in columns["partial"].tolist())
+    notes = {
+        f"{plural(alone, 'row')} with a label and no prediction left out.": alone,
+        f"{plural(unlabelled, 'prediction')} without a label left out.": unlabelled,
+        f"{plural(partial, 'prediction')} partial: the mean of a party stands for "
+        "it.": partial,
+    }
     joined = {
         "predictions": predictions.name,
-        "without_prediction": len(ids) - len(both),
-        "without_label": predicted - len(both),
-        "partial": sum(str(one).lower() == "true" for one in some["partial"].tolist()),
+        "without_prediction": alone,
+        "without_label": unlabelled,
+        "partial": partial,
     }
-    counts = {"imputed": None, "unseen": None, "joined": joined}
-    known_by = functools.partial(marks.of_ids, list(named))
-    said = _join_notes(joined)
-    return ScoredSource(rows, chosen, table.digest(), counts, known_by, said)
+    return ScoredSource(
+        rows,
+        seed=chosen,
+        digest=table.digest(),
+        counts={"imputed": None, "unseen": None, "joined": joined},
+        marks=functools.partial(marks.of_ids, both),
+        notes=[sentence for sentence, n in notes.items() if n],
+    )
 
 
 def _is_there(cell: Any) -> bool:
     return not is_missing(cell) and bool(cell != "")  # of NumPy, which JSON has not
-
-
-def _join_notes(joined: dict[str, Any]) -> list[str]:
-    """Say which rows are not among those that are scored, and which are partial."""
-    said = []
-    if n := joined["without_prediction"]:
-        said.append(f"{plural(n, 'row')} with a label and no prediction left out.")
-    if n := joined["without_label"]:
-        said.append(f"{plural(n, 'prediction')} without a label left out.")
-    if n := joined["partial"]:
-        said.append(
-            f"{plural(n, 'prediction')} partial: the mean of a party stands for it."
-        )
-    return said
 
 
 def _seed_of(
@@ -203,19 +199,20 @@ def _seed_of(
                 f"them. Got a file without the column '{name}'."
             )
     record = RunRecord.read(folder)
-    own = {
-        r["seed"]: digest_of(part_of(record, folder, r["seed"])) for r in record.runs
+    seeds = [run["seed"] for run in record.runs]
+    digests = [digest_of(part_of(record, folder, seed)) for seed in seeds]
+    known: dict[str, int | None] = {
+        digest[:MODEL_DIGITS]: seed for digest, seed in zip(digests, seeds, strict=True)
     }
-    digests: dict[str, int | None] = {own[s][:MODEL_DIGITS]: s for s in own}
     if record.ensemble is not None:
-        digests[digest_together([*own.values()])[:MODEL_DIGITS]] = None
-    found = {str(cell) for cell in columns["model"] if _is_there(cell)}
-    if len(found) != 1 or not found <= digests.keys():
+        known[digest_together(digests)[:MODEL_DIGITS]] = None
+    models = {str(cell) for cell in columns["model"] if _is_there(cell)}
+    if len(models) != 1 or not models <= known.keys():
         raise DataError(
             f"The predictions '{path}' must be of one model of '{folder}'. Got some of "
             "another: predict again."
         )
-    seed = digests[found.pop()]
+    seed = known[models.pop()]
     if asked not in (None, seed):
         raise ConfigError(
             f"The 'seed' must be that of the predictions, "
@@ -223,10 +220,6 @@ def _seed_of(
             "instead."
         )
     return seed
-
-
-def _one_of(seeds: tuple[int, ...]) -> int | None:
-    return seeds[0] if len(seeds) == 1 else None
 
 
 def _unique(ids: NDArray[Any], column: str, path: Path) -> dict[str, int]:
