@@ -73,15 +73,6 @@ class Shape:
         ends = (n_inputs, len(outputs))
         return cls(ends, "none", source, slots, outputs)
 
-    def grown(self, state: Mapping[str, Tensor]) -> Network | None:
-        """Return trees of this shape; None: it is a network's."""
-        if self.kind not in GROWN:
-            return None
-        net = GROWN[self.kind].of_state(state)
-        if self.widths != (net.input_weights.shape[1], net.n_outputs):
-            raise ValueError("widths that are not those of the trees")
-        return net
-
     def check(self, state: Mapping[str, Tensor]) -> None:
         """Refuse a shape that is not that of the weights, before any memory is taken.
 
@@ -96,7 +87,7 @@ class Shape:
             if self.pieces:
                 expected["layer0.weight"] += (1 + self.pieces,)
                 expected["pieces"] = (self.widths[0], self.pieces, 2)
-            if {name: tuple(own.shape) for name, own in state.items()} != expected:
+            if {name: tuple(t.shape) for name, t in state.items()} != expected:
                 raise ValueError("widths that are not those of the weights")
         elif self.slots is None or self.outputs is None:
             raise ValueError("a module without its inputs and outputs")
@@ -175,17 +166,21 @@ def read(
             for key, value in about["shape"].items()
         }
         shape = Shape(**facts)
-        own = tuple(EXTRAS.values())
-        more = [key for key in state if key == "constant" or key.startswith(own)]
-        extra = {key: state.pop(key) for key in more}
-        grown = shape.grown(state)
-        if grown is None:
-            shape.check(state)
+        beside = tuple(EXTRAS.values())
+        extra = {
+            key: state.pop(key)
+            for key in [*state]
+            if key == "constant" or key.startswith(beside)
+        }
         owner = "the server"
         if name == "party.json":
             owner = f"party '{texts([about['name']])[0]}'"
-    if grown is not None:
-        return about, grown, shape, extra
+        if shape.kind in GROWN:
+            trees = GROWN[shape.kind].of_state(state)
+            if shape.widths != (trees.input_weights.shape[1], trees.n_outputs):
+                raise ValueError("widths that are not those of the trees")
+            return about, trees, shape, extra
+        shape.check(state)
     formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
     net = shape.build(owner, next(iter(formats), torch.float32), given, trust_code)
     with whole(folder, name):
