@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Third parties that stay in one or two rooms.
 ONLY_IN: dict[str, set[str]] = {
     # A run measures itself with tensors.
-    "sklearn": {"bench", "data", "estimator", "run.decide", "run.scores"},
+    "sklearn": {"bench", "data", "estimator", "run.decide"},
     "matplotlib": {"report", "bench.pages"},
     "pyarrow": {"data", "wire.flight"},
     "mlflow": {"report.tracking"},

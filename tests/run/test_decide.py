@@ -14,7 +14,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from lessvfl import data
 from lessvfl.errors import ConfigError, DataError, RecordError
-from lessvfl.run.decide import fitting, marks, ranking
+from lessvfl.run.decide import fitting, marks, scores
 from lessvfl.run.decide.cut_offs import (
     EVERYBODY,
     NOBODY,
@@ -25,7 +25,6 @@ from lessvfl.run.decide.cut_offs import (
     threshold_of,
 )
 from lessvfl.run.decide.evaluation import Asked, evaluate, to_keep
-from lessvfl.run.decide.groups import by_group
 from lessvfl.run.decide.kept import DECISION_NAME, KeptDecision, read_decision
 from lessvfl.run.decide.recalibration import (
     Recalibration,
@@ -35,6 +34,7 @@ from lessvfl.run.decide.recalibration import (
     sigmoid,
 )
 from lessvfl.run.decide.scored import ScoredRows, rows_of_predictions
+from lessvfl.run.decide.scores import by_group
 
 N = 600
 COST = Aim("cost", fp=1, fn=20)
@@ -76,7 +76,7 @@ def some_numbers(n: int = N) -> ScoredRows:
 @pytest.mark.parametrize("ties", [False, True])
 def test_ks_and_gini_by_definition(positive, ties):
     rows = some_rows(positive=positive, ties=ties)
-    found = ranking.ranking(rows)
+    found = scores.ranking(rows)
     hits, odds = rows.hits, rows.odds
     gaps = [
         (odds[hits] >= cut).mean() - (odds[~hits] >= cut).mean()
@@ -89,10 +89,10 @@ def test_ks_and_gini_by_definition(positive, ties):
 
 def test_curves_are_scikit_learns_and_not_too_long():
     rows = some_rows(20_000)
-    found = ranking.curves(rows.odds, rows.hits)
+    found = scores.curves(rows.odds, rows.hits)
     roc, both = found["roc"], found["precision_recall"]
-    assert len(roc["fpr"]) <= ranking.MOST_POINTS
-    assert len(both["recall"]) <= ranking.MOST_POINTS
+    assert len(roc["fpr"]) <= scores.MOST_POINTS
+    assert len(both["recall"]) <= scores.MOST_POINTS
     area = metrics.auc(roc["fpr"], roc["tpr"])
     assert area == pytest.approx(metrics.roc_auc_score(rows.hits, rows.odds), abs=1e-3)
     assert (roc["fpr"][0], roc["tpr"][-1]) == (0, 1)
@@ -107,7 +107,7 @@ def test_lift_by_hand():
     odds = np.arange(20.0)
     hits = np.zeros(20, dtype=bool)
     hits[[19, 18, 15, 3]] = True
-    lines = ranking.lift(odds, hits)
+    lines = scores.lift(odds, hits)
     assert [line["rows"] for line in lines[:3]] == [2, 4, 6]
     assert lines[0] == {
         "share": 0.1,
@@ -122,21 +122,21 @@ def test_lift_by_hand():
 
 def test_lift_of_ties_does_not_depend_on_the_order_of_rows():
     rows = some_rows(ties=True)
-    first = ranking.lift(rows.odds, rows.hits)
-    back = ranking.lift(rows.odds[::-1], rows.hits[::-1])
+    first = scores.lift(rows.odds, rows.hits)
+    back = scores.lift(rows.odds[::-1], rows.hits[::-1])
     assert [a["lift"] for a in first] == pytest.approx([b["lift"] for b in back])
-    same = ranking.lift(np.zeros(N), rows.hits)
+    same = scores.lift(np.zeros(N), rows.hits)
     assert [line["lift"] for line in same] == pytest.approx([1.0] * 10)
 
 
 def test_calibration_by_tenths():
     rows = some_rows()
-    lines = ranking.calibration(rows.p[:, 1], rows.hits)
+    lines = scores.calibration(rows.p[:, 1], rows.hits)
     assert sum(line["rows"] for line in lines) == N
     order = np.argsort(rows.p[:, 1], kind="stable")[-60:]
     assert lines[-1]["predicted"] == pytest.approx(rows.p[order, 1].mean())
     assert lines[-1]["observed"] == pytest.approx(rows.hits[order].mean())
-    assert len(ranking.calibration(rows.p[:3, 1], rows.hits[:3])) == 3
+    assert len(scores.calibration(rows.p[:3, 1], rows.hits[:3])) == 3
 
 
 def test_many_classes_have_the_mean_of_each_against_the_others():

@@ -15,8 +15,8 @@ from lessvfl.core.metrics import DECIDED
 from lessvfl.errors import DataError
 from lessvfl.run import simulate
 from lessvfl.run.decide.scored import rows_of_model
+from lessvfl.run.decide.scores import calibration_error, count_cells, scores_of
 from lessvfl.run.profiles import resolve
-from lessvfl.run.scores import calibration_error, count_cells, scores_of
 from lessvfl.run.simulate import Job
 from lessvfl.terms import MEASURES
 

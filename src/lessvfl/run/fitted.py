@@ -105,11 +105,6 @@ class FittedParty:
         return len(self.encoding.groups)
 
     @property
-    def kept_encoding(self) -> Encoding:
-        """Return the encoding of the features kept, where its network takes more."""
-        return self.encoding.narrow(self.kept)
-
-    @property
     def n_components(self) -> int:
         """Return how many components it contributes."""
         return self.net.n_outputs if self.constant is None else len(self.constant)
@@ -225,7 +220,10 @@ class FittedServer:
         return np.asarray(np.asarray(self.label_names)[codes])
 
     def moved(self, z: NDArray[Any]) -> NDArray[Any]:
-        """Return what decides on a class: what the network gives, by the threshold."""
+        """Return what decides on a class: the sign of (n, 1), or the largest of (n, C).
+
+        It is what the network gives, moved by the threshold.
+        """
         z = self.recalibrated(z)
         return np.asarray(z + np.array(decision_offsets(self.rule, z.shape[1])))
 
@@ -338,13 +336,6 @@ class FittedModel(FittedServer):
     def predict(self, X: Any) -> NDArray[Any]:
         """Return a label name, or a number for regression, for every row."""
         return self.answers(self.decide(X))
-
-    def score_classes(self, X: Any) -> NDArray[Any]:
-        """Return what decides on a class: the sign of (n, 1), or the largest of (n, C).
-
-        What the fusion network gives, moved by the threshold.
-        """
-        return self.moved(self.decide(X))
 
     def table(self, X: Any) -> Frame:
         """Return rows in any form that `predict` takes as a table."""

@@ -130,20 +130,24 @@ def write(
     folder: Path, name: str, about: dict[str, Any], net: Network, extra: dict[str, Any]
 ) -> str:
     """Write a network and what else is known of it; return a digest of both."""
-    from safetensors.torch import save
-
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        key: value.detach().cpu().contiguous()
-        for key, value in {**net.state(), **extra}.items()
-    }
     contents = {
-        "network.safetensors": save(tensors),
+        "network.safetensors": tensor_file(net.state() | extra),
         name: dumps(about, indent=1).encode(),
     }
     for file, content in contents.items():
         write_atomically(folder / file, content)
     return digest(contents.values())
+
+
+def tensor_file(
+    tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> bytes:
+    """Return tensors as a safetensors file."""
+    from safetensors.torch import save
+
+    plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
+    return bytes(save(plain, metadata=metadata))
 
 
 def digest(contents: Iterable[bytes]) -> str:

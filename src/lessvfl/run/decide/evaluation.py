@@ -14,16 +14,20 @@ from lessvfl import __version__
 from lessvfl.errors import ConfigError
 from lessvfl.run.decide import fitting
 from lessvfl.run.decide.cut_offs import Aim, outcome
-from lessvfl.run.decide.groups import FEW, by_group
 from lessvfl.run.decide.kept import KeptDecision
 from lessvfl.run.decide.marks import RowMarks
-from lessvfl.run.decide.ranking import ranking
 from lessvfl.run.decide.recalibration import RecalibrationKind, sigmoid
 from lessvfl.run.decide.scored import ScoredRows
+from lessvfl.run.decide.scores import (
+    FEW,
+    by_group,
+    intervals_of,
+    ranking,
+    scores_of,
+)
 from lessvfl.run.decide.sources import Labelled, ScoredSource, Scoring, score
 from lessvfl.run.folder import keep_decision, kept_decision
 from lessvfl.run.record import RunRecord
-from lessvfl.run.scores import intervals_of, scores_of
 from lessvfl.terms import listed
 
 FITTED = ("auc", "brier", "calibration_error")  # what a recalibration may change

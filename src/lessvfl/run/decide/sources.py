@@ -22,10 +22,10 @@ from lessvfl.errors import ConfigError, DataError
 from lessvfl.run.decide import marks
 from lessvfl.run.decide.marks import RowMarks
 from lessvfl.run.decide.scored import ScoredRows, rows_of_model, rows_of_predictions
+from lessvfl.run.decide.scores import count_cells
 from lessvfl.run.fitted import MODEL_DIGITS, digest_of, digest_together
 from lessvfl.run.folder import load, model_seeds, part_of
 from lessvfl.run.record import RunRecord
-from lessvfl.run.scores import count_cells
 from lessvfl.terms import plural
 
 PREDICTIONS_NAME = "predictions.csv"
