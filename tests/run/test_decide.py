@@ -14,8 +14,9 @@ from sklearn.isotonic import IsotonicRegression
 
 from lessvfl import data
 from lessvfl.errors import ConfigError, DataError, RecordError
-from lessvfl.run.decide import fitting, marks, scores
-from lessvfl.run.decide.cut_offs import (
+from lessvfl.run.decide import fitting, scores
+from lessvfl.run.decide.evaluation import Asked, evaluate, to_keep
+from lessvfl.run.decide.fitting import (
     EVERYBODY,
     NOBODY,
     Aim,
@@ -24,8 +25,12 @@ from lessvfl.run.decide.cut_offs import (
     read_aim,
     threshold_of,
 )
-from lessvfl.run.decide.evaluation import Asked, evaluate, to_keep
-from lessvfl.run.decide.kept import DECISION_NAME, KeptDecision, read_decision
+from lessvfl.run.decide.kept import (
+    DECISION_NAME,
+    KeptDecision,
+    marks_of_rows,
+    read_decision,
+)
 from lessvfl.run.decide.recalibration import (
     Recalibration,
     logit,
@@ -563,5 +568,5 @@ def test_rows_are_known_again_in_a_file_that_was_written_anew():
     table = data.load("breast-cancer")
     X = table.X.numeric
     moved = data.from_arrays(np.nextafter(X, np.inf), table.y).X
-    first = marks.of_rows(table.X, table.y)
-    assert len(first & marks.of_rows(moved, table.y)) == len(first) > 500
+    first = marks_of_rows(table.X, table.y)
+    assert len(first & marks_of_rows(moved, table.y)) == len(first) > 500

@@ -65,7 +65,7 @@ def merge_parties(seeds: Sequence[FittedParty]) -> FittedParty:
         removed=tuple(name for name in removed if name not in kept),
         encoding=encoding,
         net=net,
-        shape=Shape.of(net, None, n_inputs, (), ()),
+        shape=Shape.of(net),
         constant=constant,
     )
 
@@ -91,7 +91,7 @@ def merge_servers(seeds: Sequence[S]) -> S:
         first,
         sizes=tuple(sizes),
         fusion=fusion,
-        fusion_shape=Shape.of(fusion, None, sum(sizes), (), ()),
+        fusion_shape=Shape.of(fusion),
         means=_joined([seed.means for seed in seeds]),
         constants=_joined([seed.constants for seed in seeds]),
     )

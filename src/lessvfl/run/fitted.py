@@ -63,13 +63,7 @@ class FittedParty:
             tuple(name for name, stays in marked if not stays),
             encoding if outcome.frozen else encoding.narrow(kept),
             outcome.net,
-            Shape.of(
-                outcome.net,
-                source,
-                len(encoding.groups),
-                outcome.slots,
-                outcome.outputs,
-            ),
+            Shape.of(outcome.net, source, outcome.slots, outcome.outputs),
             outcome.constant,
         )
 
@@ -163,7 +157,7 @@ class FittedServer:
             party_names=tuple(components),
             sizes=tuple(sum(flags) for flags in components.values()),
             fusion=fusion,
-            fusion_shape=Shape.of(fusion, source, len(slots), slots, every),
+            fusion_shape=Shape.of(fusion, source, slots, every),
             label_shift=problem.label_shift,
             label_scale=problem.label_scale,
             threshold=problem.threshold,

@@ -29,7 +29,7 @@ from lessvfl.explanation.shapley import (
     share_among_features,
     share_among_parties,
 )
-from lessvfl.run.decide.sources import Labelled, Scoring
+from lessvfl.run.decide.sources import LabelledFile
 from lessvfl.run.fitted import FittedModel, FittedParty, FittedServer
 from lessvfl.run.folder import load
 from lessvfl.run.record import RunRecord
@@ -183,7 +183,7 @@ def explain(
     return server.explanation(features)
 
 
-def explain_table(folder: Path, table: Labelled, how: Scoring, most: int) -> Path:
+def explain_table(folder: Path, file: LabelledFile, most: int) -> Path:
     """Write why the model of a run folder predicts what it does for rows of a file."""
     if RunRecord.read(folder).side != "all":
         raise ConfigError(
@@ -191,8 +191,9 @@ def explain_table(folder: Path, table: Labelled, how: Scoring, most: int) -> Pat
             "run --out' writes it. Got that of one side; 'lessvfl predict server "
             "--reasons' asks the parties."
         )
-    model = load(folder, how.seed, trust_code=how.trust_code).inferring(how.inference)
-    rows, _, _ = load_rows(table.path, model.columns, table.label, model.texts)
+    model = load(folder, file.seed, trust_code=file.trust_code)
+    model = model.inferring(file.inference)
+    rows, _, _ = load_rows(file.path, model.columns, file.label, model.texts)
     places = list(range(rows.n_rows))
     columns = {"row": places, "prediction": model.predict(rows).tolist()}
     write_table(folder / FILE, columns | explain(model, rows).columns(most))

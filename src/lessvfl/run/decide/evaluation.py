@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from lessvfl import __version__
 from lessvfl.errors import ConfigError
 from lessvfl.run.decide import fitting
-from lessvfl.run.decide.cut_offs import Aim, outcome
-from lessvfl.run.decide.kept import KeptDecision
-from lessvfl.run.decide.marks import RowMarks
+from lessvfl.run.decide.fitting import Aim, outcome
+from lessvfl.run.decide.kept import KeptDecision, RowMarks
 from lessvfl.run.decide.recalibration import RecalibrationKind, sigmoid
 from lessvfl.run.decide.scored import ScoredRows
 from lessvfl.run.decide.scores import (
@@ -25,7 +24,7 @@ from lessvfl.run.decide.scores import (
     ranking,
     scores_of,
 )
-from lessvfl.run.decide.sources import Labelled, ScoredSource, Scoring, score
+from lessvfl.run.decide.sources import LabelledFile, ScoredSource, score
 from lessvfl.run.folder import keep_decision, kept_decision
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import listed
@@ -47,16 +46,14 @@ class Asked:
         return self.recalibrate is not None or self.aim is not None
 
 
-def evaluate_folder(
-    folder: Path, table: Labelled, how: Scoring, asked: Asked
-) -> dict[str, Any]:
+def evaluate_folder(folder: Path, file: LabelledFile, asked: Asked) -> dict[str, Any]:
     """Return what `lessvfl evaluate --json` prints, and keep what is to be kept."""
     if asked.keep and not asked.is_fitting:
         raise ConfigError(
             "With --keep there must be something to keep: --cost, --rate, --precision "
             "or --recalibrate. Got none of them."
         )
-    header, source = RunRecord.read(folder).header, score(folder, table, how)
+    header, source = RunRecord.read(folder).header, score(folder, file)
     rows, before = source.rows, None
     notes = list(source.notes)
     warnings = own_rows(rows, header["data"].get("classes"))
@@ -66,7 +63,7 @@ def evaluate_folder(
         rows = rows.deciding(before)
         notes.append(f"Applied as kept: {before.words}.")
         warnings += same_rows(before, source)
-    scores = evaluate(rows, asked, table.by)
+    scores = evaluate(rows, asked, file.by)
     notes += scores["notes"]
     kept = None
     if asked.keep:
@@ -74,7 +71,7 @@ def evaluate_folder(
             rows,
             asked,
             before,
-            name=table.name,
+            name=file.path.stem,
             digest=source.digest,
             marks=source.marks(),
         )
@@ -88,7 +85,7 @@ def evaluate_folder(
             )
     return {
         "lessvfl": __version__,
-        "data": {"name": table.name, "n_rows": len(rows)},
+        "data": {"name": file.path.stem, "n_rows": len(rows)},
         "model": {
             "data": header["data"]["name"],
             "method": header["method"],

@@ -2,23 +2,36 @@
 
 ``decision.json`` lies in the label holder's part of a model. It names the model by a
 digest: beside another network it is refused.
+
+It marks the rows that it was chosen on, to know them again, by a digest of each: of a
+row's id, or of its cells and its label where rows have no ids. A digest takes 6 bytes:
+among a million rows and a million others, one is taken for another once in 280 times.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.data import Frame
 from lessvfl.errors import RecordError
-from lessvfl.run.decide.marks import RowMarks, marks_text, read_marks
 from lessvfl.run.decide.recalibration import Reals, Recalibration
 from lessvfl.run.record import write_json
 
 DECISION_NAME = "decision.json"
+SIZE = 6  # bytes of a digest
+# Digests of rows, without those that equal another of the same table.
+RowMarks = frozenset[bytes]
 # What reading an arbitrary file may raise.
 FAULTS = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError),
@@ -82,7 +95,7 @@ class KeptDecision:
             "recalibration": None if how is None else asdict(how),
             "threshold": self.threshold,
             "about": dict(self.about),
-            "rows": marks_text(self.marks),
+            "rows": base64.b64encode(b"".join(sorted(self.marks))).decode(),
         }
         write_json(folder / DECISION_NAME, content)
         return folder / DECISION_NAME
@@ -99,7 +112,7 @@ def read_decision(folder: Path, model: str) -> KeptDecision:
             None if how is None else Recalibration.from_json(how),
             None if threshold is None else tuple(map(float, threshold)),
             dict(content["about"]),
-            read_marks(content.get("rows", "")),  # none of earlier versions
+            _read_marks(content.get("rows", "")),  # none of earlier versions
         )
         if not all(0 < share < math.inf for share in kept.threshold or ()):
             raise ValueError("a threshold of 0, or without bounds")
@@ -115,3 +128,43 @@ def read_decision(folder: Path, model: str) -> KeptDecision:
             "evaluate --keep'."
         )
     return kept
+
+
+# -------------------------------------------------------------------------------- marks
+
+
+def _marks_of(keys: Iterable[bytes]) -> RowMarks:
+    """Mark rows by a key of each."""
+    digests = Counter(hashlib.blake2b(k, digest_size=SIZE).digest() for k in keys)
+    return frozenset(digest for digest, n in digests.items() if n == 1)
+
+
+def marks_of_ids(ids: Iterable[str]) -> RowMarks:
+    """Mark rows by their ids."""
+    return _marks_of(b"id " + text.encode("utf-8", "surrogatepass") for text in ids)
+
+
+def marks_of_rows(frame: Frame, y: NDArray[Any]) -> RowMarks:
+    """Mark rows by their cells and their labels.
+
+    Numbers count to seven digits: whoever writes a file anew may change the last one.
+    """
+    with np.errstate(over="ignore"):
+        numbers, y = (
+            part.astype(np.float32) + np.float32(0) if part.dtype.kind == "f" else part
+            for part in (frame.numeric, y)
+        )
+    numbers = np.where(np.isnan(numbers), np.float32("nan"), numbers)
+    texts = [frame.text[index] for index in sorted(frame.text)]
+    return _marks_of(
+        row.tobytes() + json.dumps([str(label), *map(str, cells)]).encode()
+        for row, label, *cells in zip(numbers, y.tolist(), *texts, strict=True)
+    )
+
+
+def _read_marks(text: str) -> RowMarks:
+    """Return marks that were written one after the other."""
+    whole = base64.b64decode(text, validate=True)
+    if len(whole) % SIZE:
+        raise ValueError(f"{len(whole)} bytes of rows")
+    return frozenset(whole[at : at + SIZE] for at in range(0, len(whole), SIZE))

@@ -26,7 +26,7 @@ from lessvfl.core.metrics import (
 from lessvfl.data import Frame
 from lessvfl.data.encode import CellCounts
 from lessvfl.data.learn import spread_of
-from lessvfl.run.decide.cut_offs import outcome
+from lessvfl.run.decide.fitting import outcome
 from lessvfl.run.decide.recalibration import Reals, sigmoid
 from lessvfl.run.decide.scored import ScoredRows
 from lessvfl.run.fitted import FittedModel

@@ -19,8 +19,7 @@ from lessvfl.data.frame import is_missing
 from lessvfl.data.id_kinds import rewritten
 from lessvfl.data.row_cells import canonical
 from lessvfl.errors import ConfigError, DataError
-from lessvfl.run.decide import marks
-from lessvfl.run.decide.marks import RowMarks
+from lessvfl.run.decide.kept import RowMarks, marks_of_ids, marks_of_rows
 from lessvfl.run.decide.scored import ScoredRows, rows_of_model, rows_of_predictions
 from lessvfl.run.decide.scores import count_cells
 from lessvfl.run.fitted import MODEL_DIGITS, digest_of, digest_together
@@ -44,41 +43,30 @@ class ScoredSource:
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """A file of rows with labels, and how its columns are named."""
+class LabelledFile:
+    """A file of rows with labels, and how these rows come by their scores."""
 
     path: Path
-    label: str | None = None
-    by: str | None = None
-
-    @property
-    def name(self) -> str:
-        """Return what the file is called."""
-        return self.path.stem
-
-    def digest(self) -> str:
-        """Return a digest of the file; of a folder, of all files in it."""
-        paths = [self.path]
-        if self.path.is_dir():
-            paths = sorted(one for one in self.path.iterdir() if one.is_file())
-        digest = hashlib.sha256()
-        for path in paths:
-            digest.update(path.read_bytes())
-        return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """How rows come by their scores."""
-
+    label: str | None = None  # its column
+    by: str | None = None  # the column that rows are grouped by
     # None: all of an ensemble, or the first; of a server, that of its predictions.
     seed: int | None = None
     predictions: Path | None = None  # of a server; the usual file
     inference: Inference = "clear"
     trust_code: bool = False
 
+    def digest(self) -> str:
+        """Return a digest of the file; of a folder, of all files in it."""
+        paths = [self.path]
+        if self.path.is_dir():
+            paths = sorted(path for path in self.path.iterdir() if path.is_file())
+        digest = hashlib.sha256()
+        for path in paths:
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
 
-def score(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
+
+def score(folder: Path, file: LabelledFile) -> ScoredSource:
     """Score rows by the model of a run of all sides, or by a server's predictions."""
     record = RunRecord.read(folder)
     if record.side == "party":
@@ -87,76 +75,67 @@ def score(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
             "the labels. Got that of a party."
         )
     if record.side == "server":
-        if how.inference != "clear":
+        if file.inference != "clear":
             raise ConfigError(
                 "How trees predict is said to 'lessvfl predict server'. Got it with "
                 "the folder of a server."
             )
-        return _joined(folder, table, how)
-    if how.predictions is not None:
+        return _joined(folder, file)
+    if file.predictions is not None:
         raise ConfigError(
             "Predictions are joined with the labels of a server. Got the folder of a "
             "run of all sides, whose model predicts by itself."
         )
-    return _scored(folder, table, how, record)
-
-
-def _scored(
-    folder: Path, table: Labelled, how: Scoring, record: RunRecord
-) -> ScoredSource:
-    """Score a table with the model of a run of all sides."""
-    model = load(folder, how.seed, trust_code=how.trust_code, as_trained=True)
-    model = model.inferring(how.inference)
-    frame, labels, names = load_rows(
-        table.path, model.columns, table.label, model.texts
-    )
-    rows = rows_of_model(model, frame, labels, table.name, names)
-    if table.by is not None:
-        groups = load_ids(table.path, table.by, "groups").tolist()
-        rows = rows.grouped(groups, table.by)
-    seeds = model_seeds(record, how.seed)
+    model = load(folder, file.seed, trust_code=file.trust_code, as_trained=True)
+    model = model.inferring(file.inference)
+    frame, labels, names = load_rows(file.path, model.columns, file.label, model.texts)
+    rows = rows_of_model(model, frame, labels, file.path.stem, names)
+    if file.by is not None:
+        groups = load_ids(file.path, file.by, "groups").tolist()
+        rows = rows.grouped(groups, file.by)
+    seeds = model_seeds(record, file.seed)
     return ScoredSource(
         rows,
         seed=seeds[0] if len(seeds) == 1 else None,
-        digest=table.digest(),
+        digest=file.digest(),
         counts={**count_cells(model, frame), "joined": None},
-        marks=functools.partial(marks.of_rows, frame, rows.y),
+        marks=functools.partial(marks_of_rows, frame, rows.y),
     )
 
 
-def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
+def _joined(folder: Path, file: LabelledFile) -> ScoredSource:
     """Join the predictions of a server and its labels, by the ids of both."""
-    predictions = how.predictions or folder / PREDICTIONS_NAME
+    predictions = file.predictions or folder / PREDICTIONS_NAME
     if not predictions.is_file():
         raise DataError(
             f"The predictions '{predictions}' must exist, as 'lessvfl predict server' "
             "writes them. Got no such file."
         )
     columns = load_cells(predictions, texts=("model",))
-    chosen = _seed_of(folder, how.seed, columns, predictions)
-    model = load(folder, chosen, trust_code=how.trust_code, as_trained=True)
+    chosen = _seed_of(folder, file.seed, columns, predictions)
+    model = load(folder, chosen, trust_code=file.trust_code, as_trained=True)
     id_column = next(iter(columns))
-    _, labels, names = load_rows(table.path, (), table.label)
-    ids = _unique(load_ids(table.path, id_column), id_column, table.path)
+    _, labels, names = load_rows(file.path, (), file.label)
+    ids = _unique(load_ids(file.path, id_column), id_column, file.path)
     place = _unique(columns[id_column], id_column, predictions)
     if got := rewritten(ids, place):
         raise DataError(
-            f"Ids of '{table.path}' must be written as in '{predictions}'. {got}"
+            f"Ids of '{file.path}' must be written as in '{predictions}'. {got}"
         )
     predicted = [_is_there(cell) for cell in columns["prediction"]]
     both = [id_ for id_ in ids if id_ in place and predicted[place[id_]]]
     if not both:
         raise DataError(
-            f"Some ids of '{table.path}' must have a prediction in '{predictions}'. "
+            f"Some ids of '{file.path}' must have a prediction in '{predictions}'. "
             "Got none."
         )
     places = np.array([place[id_] for id_ in both])
     columns = {name: cells[places] for name, cells in columns.items()}
     labels = [labels[ids[id_]] for id_ in both]
-    rows = rows_of_predictions(model, columns, labels, table.name, names)
-    if table.by is not None:
-        cells = load_ids(table.path, table.by, "groups")
-        rows = rows.grouped([cells[ids[id_]] for id_ in both], table.by)
+    rows = rows_of_predictions(model, columns, labels, file.path.stem, names)
+    if file.by is not None:
+        cells = load_ids(file.path, file.by, "groups")
+        rows = rows.grouped([cells[ids[id_]] for id_ in both], file.by)
     alone, unlabelled = len(ids) - len(both), sum(predicted) - len(both)
     partial = sum(str(cell).lower() == "true" for cell in columns["partial"].tolist())
     notes = {
@@ -174,9 +153,9 @@ def _joined(folder: Path, table: Labelled, how: Scoring) -> ScoredSource:
     return ScoredSource(
         rows,
         seed=chosen,
-        digest=table.digest(),
+        digest=file.digest(),
         counts={"imputed": None, "unseen": None, "joined": joined},
-        marks=functools.partial(marks.of_ids, both),
+        marks=functools.partial(marks_of_ids, both),
         notes=[sentence for sentence, n in notes.items() if n],
     )
 
