@@ -29,8 +29,8 @@ from tests.remote.test_predict import (
 )
 
 from lessvfl import data, load, report
-from lessvfl.core.shapley import mean_embedding
 from lessvfl.errors import ConfigError, ProtocolError
+from lessvfl.explanation.shapley import mean_embedding
 from lessvfl.remote import background
 from lessvfl.remote.policy import Telling
 from lessvfl.remote.predict import reasons

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from tests.run.test_decide import COST, many_rows, some_numbers, some_rows
 
-from lessvfl.run.decide.cut_offs import Aim
 from lessvfl.run.decide.evaluation import Asked, evaluate
+from lessvfl.run.decide.fitting import Aim
 from lessvfl.run.decide.scored import ScoredRows
 
 ODD = "<script>alert(1)</script> $\\frac{1}{2}$ " + "long " * 12

@@ -14,8 +14,9 @@ from sklearn.isotonic import IsotonicRegression
 
 from lessvfl import data
 from lessvfl.errors import ConfigError, DataError, RecordError
-from lessvfl.run.decide import fitting, marks, ranking
-from lessvfl.run.decide.cut_offs import (
+from lessvfl.run.decide import fitting, scores
+from lessvfl.run.decide.evaluation import Asked, evaluate, to_keep
+from lessvfl.run.decide.fitting import (
     EVERYBODY,
     NOBODY,
     Aim,
@@ -24,9 +25,12 @@ from lessvfl.run.decide.cut_offs import (
     read_aim,
     threshold_of,
 )
-from lessvfl.run.decide.evaluation import Asked, evaluate, to_keep
-from lessvfl.run.decide.groups import by_group
-from lessvfl.run.decide.kept import DECISION_NAME, KeptDecision, read_decision
+from lessvfl.run.decide.kept import (
+    DECISION_NAME,
+    KeptDecision,
+    marks_of_rows,
+    read_decision,
+)
 from lessvfl.run.decide.recalibration import (
     Recalibration,
     logit,
@@ -35,9 +39,12 @@ from lessvfl.run.decide.recalibration import (
     sigmoid,
 )
 from lessvfl.run.decide.scored import ScoredRows, rows_of_predictions
+from lessvfl.run.decide.scores import by_group
 
 N = 600
 COST = Aim("cost", fp=1, fn=20)
+LATE = {"name": "late", "digest": "digest"}
+LATER = LATE | {"name": "later"}
 
 
 def some_rows(n: int = N, positive: int = 1, ties: bool = False, seed: int = 0) -> Any:
@@ -74,7 +81,7 @@ def some_numbers(n: int = N) -> ScoredRows:
 @pytest.mark.parametrize("ties", [False, True])
 def test_ks_and_gini_by_definition(positive, ties):
     rows = some_rows(positive=positive, ties=ties)
-    found = ranking.ranking(rows)
+    found = scores.ranking(rows)
     hits, odds = rows.hits, rows.odds
     gaps = [
         (odds[hits] >= cut).mean() - (odds[~hits] >= cut).mean()
@@ -87,10 +94,10 @@ def test_ks_and_gini_by_definition(positive, ties):
 
 def test_curves_are_scikit_learns_and_not_too_long():
     rows = some_rows(20_000)
-    found = ranking.curves(rows.odds, rows.hits)
+    found = scores.curves(rows.odds, rows.hits)
     roc, both = found["roc"], found["precision_recall"]
-    assert len(roc["fpr"]) <= ranking.MOST_POINTS
-    assert len(both["recall"]) <= ranking.MOST_POINTS
+    assert len(roc["fpr"]) <= scores.MOST_POINTS
+    assert len(both["recall"]) <= scores.MOST_POINTS
     area = metrics.auc(roc["fpr"], roc["tpr"])
     assert area == pytest.approx(metrics.roc_auc_score(rows.hits, rows.odds), abs=1e-3)
     assert (roc["fpr"][0], roc["tpr"][-1]) == (0, 1)
@@ -105,7 +112,7 @@ def test_lift_by_hand():
     odds = np.arange(20.0)
     hits = np.zeros(20, dtype=bool)
     hits[[19, 18, 15, 3]] = True
-    lines = ranking.lift(odds, hits)
+    lines = scores.lift(odds, hits)
     assert [line["rows"] for line in lines[:3]] == [2, 4, 6]
     assert lines[0] == {
         "share": 0.1,
@@ -120,21 +127,21 @@ def test_lift_by_hand():
 
 def test_lift_of_ties_does_not_depend_on_the_order_of_rows():
     rows = some_rows(ties=True)
-    first = ranking.lift(rows.odds, rows.hits)
-    back = ranking.lift(rows.odds[::-1], rows.hits[::-1])
+    first = scores.lift(rows.odds, rows.hits)
+    back = scores.lift(rows.odds[::-1], rows.hits[::-1])
     assert [a["lift"] for a in first] == pytest.approx([b["lift"] for b in back])
-    same = ranking.lift(np.zeros(N), rows.hits)
+    same = scores.lift(np.zeros(N), rows.hits)
     assert [line["lift"] for line in same] == pytest.approx([1.0] * 10)
 
 
 def test_calibration_by_tenths():
     rows = some_rows()
-    lines = ranking.calibration(rows.p[:, 1], rows.hits)
+    lines = scores.calibration(rows.p[:, 1], rows.hits)
     assert sum(line["rows"] for line in lines) == N
     order = np.argsort(rows.p[:, 1], kind="stable")[-60:]
     assert lines[-1]["predicted"] == pytest.approx(rows.p[order, 1].mean())
     assert lines[-1]["observed"] == pytest.approx(rows.hits[order].mean())
-    assert len(ranking.calibration(rows.p[:3, 1], rows.hits[:3])) == 3
+    assert len(scores.calibration(rows.p[:3, 1], rows.hits[:3])) == 3
 
 
 def test_many_classes_have_the_mean_of_each_against_the_others():
@@ -207,7 +214,7 @@ def test_the_cut_off_by_precision_takes_as_many_as_have_it():
     backwards = dataclasses.replace(rows, z=-rows.z)
     assert choose(backwards.odds, rows.hits, Aim("precision", 0.99)) is None
     with pytest.raises(DataError, match=r"precision of 0.99 on the rows. Got 0\."):
-        fitting.fit_all(backwards, None, Aim("precision", 0.99))
+        fitting.fit(backwards, None, Aim("precision", 0.99))
 
 
 def test_nobody_and_everybody():
@@ -281,7 +288,7 @@ def test_platts_line_undoes_a_line():
     how = Recalibration.fit("platt", (3 * odds - 2)[:, None], y)
     assert how.apply((3 * odds - 2)[:, None])[:, 0] == pytest.approx(odds, abs=0.35)
     assert how.maps[0][0][0] == pytest.approx(1 / 3, abs=0.02)
-    twice = Recalibration.from_json(json.loads(json.dumps(how.to_json())))
+    twice = Recalibration.from_json(json.loads(json.dumps(dataclasses.asdict(how))))
     assert twice == how
 
 
@@ -348,11 +355,11 @@ def test_rows_are_decided_by_others():
     crossed = fitting.cross_fit(rows, "isotonic", COST)
     assert len(crossed.cuts) == fitting.N_FOLDS
     for k, (others, own) in enumerate(fitting._folds(rows)):
-        fitted = fitting.fit_all(rows.take(others), "isotonic", COST)
-        fold = fitted.apply(rows.take(own))
+        decision, cut = fitting.fit(rows.take(others), "isotonic", COST)
+        fold = rows.take(own).deciding(decision)
         assert np.array_equal(fold.z, crossed.rows.z[own])
         assert np.array_equal(fold.decided, crossed.decided[own])
-        assert crossed.cuts[k] == fitted.cut
+        assert crossed.cuts[k] == cut
         assert not set(others) & set(own)
 
 
@@ -495,7 +502,7 @@ def test_groups_that_are_refused():
 
 def test_what_is_kept_is_read_again_beside_the_same_model(tmp_path):
     rows = some_rows()
-    kept = to_keep(rows, Asked("isotonic", COST), None, "late", "digest")
+    kept = to_keep(rows, Asked("isotonic", COST), None, **LATE)
     kept.write(tmp_path, "model")
     again = read_decision(tmp_path, "model")
     assert again == kept
@@ -504,20 +511,20 @@ def test_what_is_kept_is_read_again_beside_the_same_model(tmp_path):
     one, other = rows.deciding(kept), rows.deciding(again)
     assert np.array_equal(one.z, other.z)
     assert np.array_equal(one.decided, other.decided)
-    fitted = fitting.fit_all(rows, "isotonic", COST)
-    assert np.array_equal(one.decided, fitted.apply(rows).decided)
+    decision, _ = fitting.fit(rows, "isotonic", COST)
+    assert np.array_equal(one.decided, rows.deciding(decision).decided)
     with pytest.raises(RecordError, match="kept for another network: remove the file"):
         read_decision(tmp_path, "another")
 
 
 def test_a_new_cut_off_leaves_the_recalibration():
     rows = some_rows()
-    first = to_keep(rows, Asked("isotonic", COST), None, "late", "digest")
+    first = to_keep(rows, Asked("isotonic", COST), None, **LATE)
     seen = rows.deciding(first)
-    second = to_keep(seen, Asked(aim=Aim("rate", 0.1)), first, "later", "digest")
+    second = to_keep(seen, Asked(aim=Aim("rate", 0.1)), first, **LATER)
     assert second.recalibration == first.recalibration
     assert (rows.deciding(second).decided == 1).mean() <= 0.1
-    third = to_keep(rows, Asked("platt"), None, "later", "digest")
+    third = to_keep(rows, Asked("platt"), None, **LATER)
     assert third.threshold is None
 
 
@@ -540,7 +547,7 @@ def test_a_new_cut_off_leaves_the_recalibration():
 )
 def test_a_file_that_was_changed_is_refused(tmp_path, change):
     rows = some_rows()
-    path = to_keep(rows, Asked(aim=COST), None, "late", "digest").write(tmp_path, "m")
+    path = to_keep(rows, Asked(aim=COST), None, **LATE).write(tmp_path, "m")
     assert path.name == DECISION_NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(RecordError, match="must be what 'lessvfl evaluate --keep'"):
@@ -561,5 +568,5 @@ def test_rows_are_known_again_in_a_file_that_was_written_anew():
     table = data.load("breast-cancer")
     X = table.X.numeric
     moved = data.from_arrays(np.nextafter(X, np.inf), table.y).X
-    first = marks.of_rows(table.X, table.y)
-    assert len(first & marks.of_rows(moved, table.y)) == len(first) > 500
+    first = marks_of_rows(table.X, table.y)
+    assert len(first & marks_of_rows(moved, table.y)) == len(first) > 500

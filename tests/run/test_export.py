@@ -259,7 +259,7 @@ def test_curves_are_drawn_alike(kind, tmp_path):
         return
     files = export_model(model, tmp_path, kind)
     party = model.parties[0]
-    again = rebuilt(party, files[f"party '{party.name}'"], torch.float32)
+    again = rebuilt(party, files[f"party '{party.name}'"])
     assert torch.equal(again.embed(data.frame_of(x)), party.embed(data.frame_of(x)))
 
 
@@ -381,7 +381,7 @@ def test_safetensors_hold_all_that_is_needed(tmp_path):
     model = fit("uneven", method="plain", dtype="float64")
     files = export_model(model, tmp_path, "safetensors")
     for party in model.parties:
-        again = rebuilt(party, files[f"party '{party.name}'"], torch.float64)
+        again = rebuilt(party, files[f"party '{party.name}'"])
         assert again.encoding == party.encoding
         frame = data.frame_of(a_table())
         assert torch.equal(again.embed(frame), party.embed(frame))
@@ -391,14 +391,13 @@ def test_safetensors_hold_all_that_is_needed(tmp_path):
     assert about["components"] == {p.name: p.net.n_outputs for p in model.parties}
 
 
-def rebuilt(party: FittedParty, path: Path, dtype: torch.dtype) -> FittedParty:
+def rebuilt(party: FittedParty, path: Path) -> FittedParty:
     """Return a party with what its file alone says."""
     with safe_open(path, "pt") as file:
         about = {key: json.loads(value) for key, value in file.metadata().items()}
         state = {key: file.get_tensor(key) for key in file.keys()}
     shape = Shape(**{k: _tuple(v) for k, v in about["shape"].items()})
-    net = shape.build(party.name, dtype, None, False)
-    net.load_state(state)
+    net = shape.restore(state, party.name, None, False)
     return replace(party, encoding=Encoding.from_json(about["encoding"]), net=net)
 
 

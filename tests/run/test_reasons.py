@@ -13,8 +13,8 @@ import torch
 
 from lessvfl import data, explain
 from lessvfl.errors import ConfigError, DataError
+from lessvfl.explanation.reasons import Explanation, FeatureShares
 from lessvfl.run import experiment, profiles
-from lessvfl.run.reasons import Explanation, FeatureShares
 from lessvfl.run.simulate import Job
 
 pytestmark = pytest.mark.filterwarnings("ignore::lessvfl.errors.LessVFLWarning")

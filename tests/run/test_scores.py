@@ -14,8 +14,9 @@ from lessvfl import data
 from lessvfl.core.metrics import DECIDED
 from lessvfl.errors import DataError
 from lessvfl.run import simulate
+from lessvfl.run.decide.scored import rows_of_model
+from lessvfl.run.decide.scores import calibration_error, count_cells, scores_of
 from lessvfl.run.profiles import resolve
-from lessvfl.run.scores import calibration_error, score_rows
 from lessvfl.run.simulate import Job
 from lessvfl.terms import MEASURES
 
@@ -38,6 +39,12 @@ def labels_of(table: pd.DataFrame, task: str) -> Any:
         return (1000 + 50 * score).to_numpy()
     cuts = {"binary": [0.3], "uneven": [1.6], "multiclass": [-0.4, 0.3, 1.8]}[task]
     return np.array(["low", "mid", "high", "top"])[np.digitize(score, cuts)]
+
+
+def score_rows(model, frame, labels, name="table", label_names=None):
+    """Score a model on a table and its labels."""
+    rows = rows_of_model(model, frame, labels, name, label_names)
+    return scores_of(rows) | count_cells(model, frame)
 
 
 @functools.cache

@@ -101,24 +101,31 @@ def evaluate(
         start.say(f"the model of {folder}")
     from lessvfl import report
     from lessvfl.errors import warn
-    from lessvfl.run.decide.cut_offs import read_aim
     from lessvfl.run.decide.evaluation import Asked, evaluate_folder
+    from lessvfl.run.decide.fitting import read_aim
     from lessvfl.run.decide.recalibration import read_kind
-    from lessvfl.run.decide.sources import Labelled, Scoring
+    from lessvfl.run.decide.sources import LabelledFile
     from lessvfl.run.folder import claim
     from lessvfl.run.reasons import explain_table
 
-    how = Scoring(seed, predictions, read_inference(inference), trust_code)
+    file = LabelledFile(
+        data.expanduser(),
+        label=label,
+        by=by,
+        seed=seed,
+        predictions=predictions,
+        inference=read_inference(inference),
+        trust_code=trust_code,
+    )
     kind = None if recalibrate is None else read_kind(recalibrate)
     asked = Asked(kind, read_aim(cost, rate, precision), keep)
     if out is not None:
         claim(out, "folder")
-    table = Labelled(data.expanduser(), label, by)
-    with tracked(track, f"evaluation-{table.name}", out) as finish:
+    with tracked(track, f"evaluation-{file.path.stem}", out) as finish:
         if reasons:
-            written = explain_table(folder, table, how, reasons)
+            written = explain_table(folder, file, reasons)
             typer.echo(f"{written}: why it is predicted", err=True)
-        found = evaluate_folder(folder, table, how, asked)
+        found = evaluate_folder(folder, file, asked)
         for sentence in found["warnings"]:
             warn(sentence)
         page = None if out is None else report.write_evaluation(out, found)

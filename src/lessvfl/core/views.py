@@ -56,9 +56,9 @@ class View:
 
     def solved(self, Z: Tensor) -> View:
         """Return the view with its weights solved for, given what all agree on."""
-        own = Z if self.W is None else self.pseudo_labels(Z)
+        labels = Z if self.W is None else self.pseudo_labels(Z)
         norms = self.norms[self.groups]
-        return replace(self, W=solve_weights(self.X, own, norms, self.beta))
+        return replace(self, W=solve_weights(self.X, labels, norms, self.beta))
 
     def pseudo_labels(self, Z: Tensor) -> Tensor:
         """Return Z_k, between what the columns predict and what all agree on."""

@@ -337,7 +337,7 @@ class LessVFLEstimator(FitViews, ColumnSelector, BaseEstimator):  # type: ignore
 
     def _score_classes(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
-        return self.model_.score_classes(self._frame(X, reset=False))
+        return self.model_.moved(self.model_.decide(self._frame(X, reset=False)))
 
 
 def _dataset(

@@ -69,7 +69,7 @@ class ColumnSelector(SelectorMixin):  # type: ignore[misc]
         return kept
 
     def _kept_encodings(self) -> list[Encoding]:
-        return [party.kept_encoding for party in self.model_.parties]
+        return [party.encoding.narrow(party.kept) for party in self.model_.parties]
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
         """Return the names of the columns that `transform` gives.

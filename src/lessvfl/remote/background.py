@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lessvfl.core.shapley import Background
 from lessvfl.core.trees.networks import GrownNetwork
+from lessvfl.explanation.shapley import Background
 from lessvfl.party import Party
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.run.fitted import FittedParty
@@ -25,7 +25,7 @@ def write_background(folder: Path, fitted: FittedParty, party: Party, of: str) -
     has_net = fitted.constant is None and not isinstance(fitted.net, GrownNetwork)
     if has_net and len(X) and X.shape[1] == fitted.n_columns:
         fitted.net.train(False)
-        background = Background.averaged(fitted.net, X)
+        background = Background.of(fitted.net, X)
         named = {"rows": background.rows, "weights": background.weights}
         write_state(folder / NAME, State(named, {}))
 

@@ -55,8 +55,8 @@ class Spend:
     @functools.cached_property
     def each(self) -> float:
         """Return epsilon of the one release that tells most."""
-        single = [dataclasses.replace(one, times=1) for one in self.releases]
-        return max((epsilon_of([one], self.delta) for one in single), default=0.0)
+        single = [dataclasses.replace(kind, times=1) for kind in self.releases]
+        return max((epsilon_of([kind], self.delta) for kind in single), default=0.0)
 
     def numbers(self) -> dict[str, Any]:
         """Return it as the record has it."""
@@ -65,7 +65,7 @@ class Spend:
             "epsilon": finite(self.epsilon),
             "delta": self.delta,
             "each": finite(self.each),
-            "releases": sum(one.times for one in self.releases),
+            "releases": sum(kind.times for kind in self.releases),
             "adjacency": self.adjacency,
             "covers": self.covers,
         }
@@ -77,7 +77,7 @@ def finite(value: float) -> float | None:
 
 
 def of_labels(
-    own: Settings,
+    settings: Settings,
     n_classes: int,
     n_parties: int,
     n_seeds: int = 1,
@@ -89,24 +89,37 @@ def of_labels(
     (`unpriced_uses`). Randomised labels cost once, whatever is computed from them.
     Of gradients every step that a row is in is one release, to all parties together.
     """
-    labels = own.labels
-    check_gradients(own, n_parties)
-    if labels.label_epsilon is not None:
-        response = RandomisedResponse(labels.label_epsilon, n_classes)
-        how = (response.adjacency, response.covers, 0.0)
-        return Spend("randomised labels", (response.releases(),), *how)
-    if labels.gradient_defence != "gaussian":
+    labels = settings.labels
+    kind, epsilon = labels.gradient_defence, labels.label_epsilon
+    if kind != "none" and _has_queries(settings, n_parties):
+        raise ConfigError(
+            "The 'gradient_defence' setting protects no other messages: method "
+            f"{settings.method} tells parties more than gradients. Got '{kind}' with "
+            "it."
+        )
+    if epsilon is not None:
+        mechanism = "randomised labels"
+        releases = RandomisedResponse(epsilon, n_classes).releases()
+    elif kind == "gaussian" and not unpriced_uses(settings, n_classes, tells_share):
+        mechanism = "noise on gradients"
+        defence = GradientDefence(
+            "gaussian", labels.gradient_noise, labels.gradient_clip
+        )
+        n_releases = n_gradients(settings, n_parties) * n_seeds
+        releases = defence.mechanism.releases(n_releases)
+    else:
         return None
-    defence = GradientDefence("gaussian", labels.gradient_noise, labels.gradient_clip)
-    releases = (defence.mechanism.releases(n_gradients(own, n_parties) * n_seeds),)
-    if unpriced_uses(own, n_classes, tells_share):
-        return None
-    one = RandomisedResponse  # whose labels are those of the same tables
-    return Spend("noise on gradients", releases, one.adjacency, one.covers)
+    return Spend(
+        mechanism,
+        (releases,),
+        adjacency=RandomisedResponse.adjacency,
+        covers=RandomisedResponse.covers,
+        delta=DELTA if epsilon is None else 0.0,
+    )
 
 
 def unpriced_uses(
-    own: Settings, n_classes: int, tells_share: bool = False
+    settings: Settings, n_classes: int, tells_share: bool = False
 ) -> list[str]:
     """Return what a run computes from true labels beside gradients, and who sees it.
 
@@ -116,15 +129,15 @@ def unpriced_uses(
     uses = {
         "labels that are amounts, which are scaled by all of them": n_classes == 0,
         "stage 2, which chooses components by labels (server_rows=0 of less-vfl-auto "
-        "or method=local-lasso leaves it out)": own.config.stored() is not None,
+        "or method=local-lasso leaves it out)": settings.config.stored() is not None,
         "schedule=watched, which ends training by labels (cosine does not)": (
-            own.config.schedule == "watched"
+            settings.config.schedule == "watched"
         ),
         "class_weight, which depends on how many labels are alike (none does not)": (
-            own.labels.class_weight is not None
+            settings.labels.class_weight is not None
         ),
         "split=stratified, which draws test rows by labels (random does not)": (
-            own.data.split == "stratified"
+            settings.data.split == "stratified"
         ),
         "tell_share, which tells how many labels are alike (false does not)": (
             tells_share
@@ -133,101 +146,97 @@ def unpriced_uses(
     return [use for use, is_on in uses.items() if is_on]
 
 
-def of_columns(own: Settings, extent: Extent) -> Spend | None:
+def of_columns(settings: Settings, extent: Extent) -> Spend | None:
     """Return what a run spends of a row of a party's columns.
 
     None where no mechanism with a price stands before it.
     """
-    noise = _on_embeddings(own, extent)
+    noise = _on_embeddings(settings, extent)
     if noise is None:
         return None
-    releases = (noise.releases(n_embeddings(own, extent)),)
-    first = own.data.noise_at == "first-layer"
-    where = "the first layer" if first else "embeddings"
-    how = (noise.adjacency, noise.covers, extent.delta)
-    return Spend(f"noise on {where}", releases, *how)
+    first = settings.data.noise_at == "first-layer"
+    return Spend(
+        f"noise on {'the first layer' if first else 'embeddings'}",
+        (noise.releases(n_embeddings(settings, extent)),),
+        adjacency=noise.adjacency,
+        covers=noise.covers,
+        delta=extent.delta,
+    )
 
 
-def unpriced(own: Settings, n_classes: int, tells_share: bool = False) -> list[str]:
+def unpriced(
+    settings: Settings, n_classes: int, tells_share: bool = False
+) -> list[str]:
     """Return the defences that are on and promise nothing, and why."""
-    kind = own.labels.gradient_defence
+    kind = settings.labels.gradient_defence
     if kind != "gaussian":
         return [] if kind == "none" else [kind]
-    uses = unpriced_uses(own, n_classes, tells_share)
-    if not uses or own.labels.label_epsilon is not None:
+    uses = unpriced_uses(settings, n_classes, tells_share)
+    if not uses or settings.labels.label_epsilon is not None:
         return []
     return [f"noise on each message, beside {'; '.join(uses)},"]
 
 
-def check_gradients(own: Settings, n_parties: int) -> None:
-    """Refuse a defence of gradients where labels leave in other messages, too."""
-    kind = own.labels.gradient_defence
-    if kind != "none" and _asks(own, n_parties):
-        raise ConfigError(
-            "The 'gradient_defence' setting protects no other messages: method "
-            f"{own.method} tells parties more than gradients. Got '{kind}' with it."
-        )
-
-
-def _asks(own: Settings, n_parties: int) -> bool:
+def _has_queries(settings: Settings, n_parties: int) -> bool:
     """Tell whether a method has questions and answers of its own."""
-    return any(isinstance(plan, QueryPlan) for plan in own.config.plans(n_parties))
+    plans = settings.config.plans(n_parties)
+    return any(isinstance(plan, QueryPlan) for plan in plans)
 
 
-def _on_embeddings(own: Settings, extent: Extent) -> ClippedNoise | None:
+def _on_embeddings(settings: Settings, extent: Extent) -> ClippedNoise | None:
     """Return the noise on a party's embeddings, None without any.
 
     With `embedding_epsilon` as much as all embeddings of a row may spend.
     """
-    data = own.data
+    data = settings.data
     if not data.has_noise:
         return None
-    if _asks(own, extent.n_parties):
+    if _has_queries(settings, extent.n_parties):
         raise ConfigError(
-            f"Noise on embeddings protects no other messages: method {own.method} asks "
-            "parties for counts, sums or values of its own. Got 'embedding_noise' or "
-            "'embedding_epsilon' with it."
+            "Noise on embeddings protects no other messages: method "
+            f"{settings.method} asks parties for counts, sums or values of its own. "
+            "Got 'embedding_noise' or 'embedding_epsilon' with it."
         )
     if data.embedding_epsilon is None:
         return ClippedNoise(data.embedding_clip, data.embedding_noise)
-    times = n_embeddings(own, extent)
+    times = n_embeddings(settings, extent)
     by_sensitivity = noise_for(data.embedding_epsilon, extent.delta, times)
-    one = ClippedNoise(data.embedding_clip, 1.0)
-    noise = by_sensitivity * one.sensitivity / one.clip
+    unit = ClippedNoise(data.embedding_clip, 1.0)
+    noise = by_sensitivity * unit.sensitivity / unit.clip
     return ClippedNoise(data.embedding_clip, noise)
 
 
-def with_noise(own: Settings, extent: Extent) -> Settings:
+def with_noise(settings: Settings, extent: Extent) -> Settings:
     """Return the settings with as much noise as `embedding_epsilon` asks for."""
-    noise = _on_embeddings(own, extent)
+    noise = _on_embeddings(settings, extent)
     if noise is None:
-        return own
-    of_rows = dataclasses.replace(
-        own.data, embedding_noise=noise.noise, embedding_epsilon=None
+        return settings
+    data = dataclasses.replace(
+        settings.data, embedding_noise=noise.noise, embedding_epsilon=None
     )
-    return dataclasses.replace(own, data=of_rows)
+    return dataclasses.replace(settings, data=data)
 
 
-def n_gradients(own: Settings, n_parties: int) -> int:
+def n_gradients(settings: Settings, n_parties: int) -> int:
     """Return how many gradients by a row a party is sent in one seed, at most."""
-    plans = own.config.plans(n_parties)
+    plans = settings.config.plans(n_parties)
     return sum(math.ceil(p.n_epochs) for p in plans if isinstance(p, TrainPlan))
 
 
-def n_embeddings(own: Settings, extent: Extent) -> int:
+def n_embeddings(settings: Settings, extent: Extent) -> int:
     """Return how many embeddings of a row leave a party in all seeds, at most.
 
     A training row goes through every epoch, or with `n_rows` of them is held out, and
     looked at as often as these are; it is perhaps among those of stage 2. A test row is
     scored. With ``epochs`` both are, after every stage, too.
     """
-    plans = own.config.plans(extent.n_parties)
+    plans = settings.config.plans(extent.n_parties)
     n_passes = sum(
         max(math.ceil(plan.n_epochs), plan.n_looks(extent.n_rows))
         for plan in plans
         if isinstance(plan, TrainPlan)
     )
-    n_passes += own.config.stored() is not None
+    n_passes += settings.config.stored() is not None
     if extent.evaluation == "epochs":
-        n_passes += n_gradients(own, extent.n_parties) + len(plans)
+        n_passes += n_gradients(settings, extent.n_parties) + len(plans)
     return max(n_passes, 1) * extent.n_seeds

@@ -22,16 +22,16 @@ class Bundle:
         pairs = ", ".join(f"{key}={value}" for key, value in self.settings.items())
         return f"--privacy {name} sets {pairs}. {self.cost}"
 
-    def changed(self, own: Mapping[str, Any]) -> list[str]:
+    def changed(self, chosen: Mapping[str, Any]) -> list[str]:
         """Return what settings have in the place of what it sets, as KEY=VALUE."""
         wanted = dict(self.settings)
-        if "embedding_noise" in wanted and own["embedding_epsilon"] is not None:
+        if "embedding_noise" in wanted and chosen["embedding_epsilon"] is not None:
             del wanted["embedding_noise"]  # which the epsilon stands in the place of
             wanted["embedding_epsilon"] = None
         return [
-            f"{name}={'none' if own[name] is None else own[name]}"
+            f"{name}={'none' if chosen[name] is None else chosen[name]}"
             for name, value in wanted.items()
-            if own[name] != value
+            if chosen[name] != value
         ]
 
 

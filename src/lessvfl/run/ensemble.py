@@ -31,48 +31,47 @@ ALIKE = ("task", "label_names", "party_names", "label_shift", "label_scale")
 
 def merge_parties(seeds: Sequence[FittedParty]) -> FittedParty:
     """Return one party's networks of several seeds as one."""
-    first, layers = seeds[0], [_layers(seed) for seed in seeds]
-    columns = _columns(seeds)
+    first, columns = seeds[0], _columns(seeds)
     encoding = Encoding(first.name, tuple(columns.values()))
     widths = [column.width for column in columns.values()]
     *begins, n_inputs = itertools.accumulate([0, *widths])
     starts = dict(zip(columns, begins, strict=True))
-    pieces, shares = [], []
-    for seed, own in zip(seeds, layers, strict=True):
+    layers, pieces, shares = [], [], []
+    for seed in seeds:
         places = [
             starts[column.name] + place
             for column in seed.encoding.columns
             for place in range(column.width)
         ]
-        weights, bias = own[0]
+        (weights, bias), *deeper = _layers(seed.net, seed.constant)
         if weights.dim() == 2:  # else of every column its value, then its shares
             weights = weights.unsqueeze(2)
-        own[0] = (_spread(weights[..., 0], places, n_inputs), bias)
+        layers.append([(_spread(weights[..., 0], places, n_inputs), bias), *deeper])
         shares.append(_spread(weights[..., 1:], places, n_inputs))
         if isinstance(seed.net, MLP) and seed.net.pieces is not None:
             pieces.append(_spread(seed.net.pieces[None], places, n_inputs)[0])
-    net = _side_by_side(layers, seeds[0].net)
+    net = _side_by_side(layers, first.net)
     if pieces:
         net = _curved(net, torch.cat(pieces, dim=1), shares)
-    kept = encoding.features
     constant = None
     if all(seed.constant is not None for seed in seeds):
         constant = net(torch.zeros(1, n_inputs, dtype=net.weights[0].dtype))[0]
         constant = constant.detach()
-    known = dict.fromkeys(name for seed in seeds for name in seed.removed)
+    kept = encoding.features
+    removed = dict.fromkeys(name for seed in seeds for name in seed.removed)
     return FittedParty(
-        first.name,
-        kept,
-        tuple(name for name in known if name not in kept),
-        encoding,
-        net,
-        Shape.of(net, None, n_inputs, (), ()),
-        constant,
+        name=first.name,
+        kept=kept,
+        removed=tuple(name for name in removed if name not in kept),
+        encoding=encoding,
+        net=net,
+        shape=Shape.of(net),
+        constant=constant,
     )
 
 
 def merge_servers(seeds: Sequence[S]) -> S:
-    """Return fusion networks of several seeds as one that averages what they say."""
+    """Return fusion networks of several seeds as one that averages their outputs."""
     first = seeds[0]
     for name in ALIKE:
         if any(getattr(seed, name) != getattr(first, name) for seed in seeds):
@@ -81,19 +80,18 @@ def merge_servers(seeds: Sequence[S]) -> S:
     begins = [*itertools.accumulate([0, *sizes])]
     layers = []
     for seed in seeds:
-        own = _plain_layers(seed.fusion)
         places: list[int] = []
         for p, size in enumerate(seed.sizes):
             places += range(begins[p], begins[p] + size)
             begins[p] += size
-        own[0] = (_spread(own[0][0], places, sum(sizes)), own[0][1])
-        layers.append(own)
+        (weights, bias), *deeper = _layers(seed.fusion)
+        layers.append([(_spread(weights, places, sum(sizes)), bias), *deeper])
     fusion = _side_by_side(layers, first.fusion, average=True)
     return dataclasses.replace(
         first,
         sizes=tuple(sizes),
         fusion=fusion,
-        fusion_shape=Shape.of(fusion, None, sum(sizes), (), ()),
+        fusion_shape=Shape.of(fusion),
         means=_joined([seed.means for seed in seeds]),
         constants=_joined([seed.constants for seed in seeds]),
     )
@@ -109,27 +107,29 @@ def merge_models(seeds: Sequence[FittedModel]) -> FittedModel:
 def scores(
     problem: Problem, seeds: Sequence[int], outputs: Sequence[Tensor | None]
 ) -> dict[str, Any]:
-    """Return the test scores of the mean of what seeds say, with their intervals.
+    """Return the test scores of the mean of what seeds predict, with their intervals.
 
-    `outputs` are of every seed what its network says of the test rows, (n, outputs).
+    `outputs` are of every seed those of its network for the test rows, (n, outputs).
     """
-    found: dict[str, Any] = {"seeds": [*seeds], "scores": {}, "intervals": None}
-    own = [z.cpu() for z in outputs if z is not None and len(z)]
-    if len(own) < len(seeds):
-        return found
-    z = torch.stack(own).mean(dim=0)
+    known = [z.cpu() for z in outputs if z is not None and len(z)]
+    if len(known) < len(seeds):
+        return {"seeds": [*seeds], "scores": {}, "intervals": None}
+    z = torch.stack(known).mean(dim=0)
     y = torch.as_tensor(problem.y_test)
     y = y.to(z.dtype) if problem.task == "regression" else y.long()
     offsets = None
     if problem.threshold is not None:
         moved = metrics.decision_offsets(problem.threshold, z.shape[1])
         offsets = torch.tensor(moved, dtype=z.dtype)
-    measured = metrics.measure(z, y, problem.task, offsets, None, problem.positive)
-    values = {name: metrics.defined(float(one)) for name, one in measured.items()}
-    of_class = (problem.positive, offsets, problem.test_blocks)
-    rows = bootstrap.ResampledRows(y, problem.task, *of_class)
-    around, _ = bootstrap.score_intervals(rows, [z], [values], problem.score)
-    return found | {"scores": values, "intervals": around}
+    measured = metrics.measure(
+        z, y, problem.task, offsets=offsets, positive=problem.positive
+    )
+    values = {name: metrics.defined(float(value)) for name, value in measured.items()}
+    rows = bootstrap.ResampledRows(
+        y, problem.task, problem.positive, offsets, problem.test_blocks
+    )
+    intervals, _ = bootstrap.score_intervals(rows, [z], [values], problem.score)
+    return {"seeds": [*seeds], "scores": values, "intervals": intervals}
 
 
 # ------------------------------------------------------------------------------- layers
@@ -144,26 +144,18 @@ def _unlike(what: str) -> ConfigError:
     )
 
 
-def _plain_layers(net: Network) -> list[NetLayer]:
+def _layers(net: Network, constant: Tensor | None = None) -> list[NetLayer]:
+    """Return the layers of a network, the last one such that it gives the constant."""
     if not isinstance(net, MLP):
         raise ConfigError(
             "An ensemble is made of the networks that lessvfl makes itself. Got "
             f"{type(net).__name__}."
         )
-    with torch.no_grad():
-        pairs = zip(net.weights, net.biases, strict=True)
-        return [(w.clone(), b.clone()) for w, b in pairs]
-
-
-def _layers(party: FittedParty) -> list[NetLayer]:
-    """Return a party's layers; one that kept nothing gives its constant."""
-    layers = _plain_layers(party.net)
-    if party.constant is not None:
+    pairs = zip(net.weights, net.biases, strict=True)
+    layers = [(w.detach().clone(), b.detach().clone()) for w, b in pairs]
+    if constant is not None:
         last, _ = layers[-1]
-        layers[-1] = (
-            last.new_zeros(len(party.constant), last.shape[1]),
-            party.constant,
-        )
+        layers[-1] = last.new_zeros(len(constant), last.shape[1]), constant
     return layers
 
 
@@ -175,7 +167,7 @@ def _columns(seeds: Sequence[FittedParty]) -> dict[str, EncodedColumn]:
             known = by_feature.setdefault(column.feature, {})
             if known.setdefault(column.name, column) != column:
                 raise _unlike(f"column '{column.name}' of party '{seed.name}'")
-    return {name: c for own in by_feature.values() for name, c in own.items()}
+    return {name: c for columns in by_feature.values() for name, c in columns.items()}
 
 
 def _spread(weights: Tensor, places: Sequence[int], n_inputs: int) -> Tensor:
@@ -193,12 +185,11 @@ def _side_by_side(
     n, depth = len(networks), len(networks[0])
     weights, biases = [], []
     for layer, every in enumerate(zip(*networks, strict=True)):
-        own = [w for w, _ in every]
-        bias = torch.cat([b for _, b in every])
+        blocks, bias = [w for w, _ in every], torch.cat([b for _, b in every])
         if layer == 0:
-            whole = torch.cat(own)
+            whole = torch.cat(blocks)
         else:
-            whole = torch.block_diag(*own)  # type: ignore[no-untyped-call]
+            whole = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
         if average and layer == depth - 1:
             whole = whole.view(n, -1, whole.shape[1]).mean(dim=0)
             bias = bias.view(n, -1).mean(dim=0)
@@ -212,9 +203,9 @@ def _curved(net: MLP, pieces: Tensor, shares: Sequence[Tensor]) -> MLP:
     net = net.curved(pieces)
     row, place = 0, 1
     with torch.no_grad():
-        for own in shares:  # (out, in, k)
-            n_out, _, k = own.shape
-            net.weights[0][row : row + n_out, :, place : place + k] = own
+        for weights in shares:  # (out, in, k)
+            n_out, _, k = weights.shape
+            net.weights[0][row : row + n_out, :, place : place + k] = weights
             row, place = row + n_out, place + k
     return net
 
@@ -224,7 +215,7 @@ def _joined(
 ) -> dict[PartyId, Tensor]:
     """Return what every seed has of a party, one after the other."""
     return {
-        party: torch.cat([own[party] for own in of_seeds])
+        party: torch.cat([of_parties[party] for of_parties in of_seeds])
         for party in of_seeds[0]
-        if all(party in own for own in of_seeds)
+        if all(party in of_parties for of_parties in of_seeds)
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +20,14 @@ from lessvfl.terms import Progress, listed
 
 
 def bare_header(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what can be said of a job before its data are prepared."""
+    """Return what can be said of a job before its data are prepared.
+
+    With the chosen bundle of defences, and what was set in its place.
+    """
+    bundle: dict[str, Any] = {}
+    if job.bundle is not None:
+        changes = bundle_of(job.bundle).changed(job.settings.flat())
+        bundle = {"privacy_bundle": job.bundle, "privacy_changes": changes}
     return numbers.bare_header(
         job.settings,
         job.dataset.name,
@@ -30,16 +36,8 @@ def bare_header(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
         parties=job.parties,
         spurious=job.spurious,
         groups=job.groups,
-        **_bundle_of(job),
+        **bundle,
     )
-
-
-def _bundle_of(job: Job) -> dict[str, Any]:
-    """Return the chosen bundle of defences, and what was set in its place."""
-    if job.bundle is None:
-        return {}
-    changes = bundle_of(job.bundle).changed(job.settings.flat())
-    return {"privacy_bundle": job.bundle, "privacy_changes": changes}
 
 
 def run(
@@ -60,12 +58,12 @@ def run(
     """
     check(job, seeds, target)
     runs = simulate.simulate(job, seeds, progress, done, n_jobs=n_jobs)
-    found = [one.numbers for one in runs]
-    _warn_extremes(job, found)
-    first = runs[0].problem
-    made = record(job, first, found, options or {}, target, progress)
+    contract = [run.numbers for run in runs]
+    _warn_extremes(job, contract)
+    problem = runs[0].problem
+    made = record(job, problem, contract, options or {}, target, progress)
     if job.settings.is_ensemble(seeds):
-        made.ensemble = ensemble.scores(first, seeds, [one.tested for one in runs])
+        made.ensemble = ensemble.scores(problem, seeds, [run.tested for run in runs])
     return made, runs
 
 
@@ -79,13 +77,12 @@ def record(
 ) -> RunRecord:
     """Return the record of finished runs, with their cost to the paper's target."""
     if target:
-        seeds = [one["seed"] for one in runs]
+        seeds = [run["seed"] for run in runs]
         originals = simulate.simulate(original(job), seeds, progress)
-        best = float(max(one.numbers["accuracy"]["best"] for one in originals))
-        threshold = ACCURACY_SHARE * best
+        best = float(max(run.numbers["accuracy"]["best"] for run in originals))
         strict = job.settings.profile == "official-code"
-        for one in runs:
-            one["target"] = cost_to_target(one["curve"], threshold, strict)
+        for run in runs:
+            run["target"] = cost_to_target(run["curve"], ACCURACY_SHARE * best, strict)
     warn_of_alike(runs)
     header = full_header(job, options, problem)
     return RunRecord(header, list(runs), "complete", consensus=verdicts.agreed(runs))
@@ -93,13 +90,15 @@ def record(
 
 def warn_of_alike(runs: Sequence[Mapping[str, Any]]) -> None:
     """Warn of parties in whose files rows are alike."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for run in runs:
-        for party, how in (run["selection"] or {}).items():
-            if how and (how.get("alike") or how.get("near_copies")):
-                found.setdefault(party, []).append(how)
-    if found:
-        warn(alike_words(listed([*found]), itertools.chain(*found.values())))
+    selections = [
+        (party, how)
+        for run in runs
+        for party, how in (run["selection"] or {}).items()
+        if how and (how.get("alike") or how.get("near_copies"))
+    ]
+    if selections:
+        parties = dict.fromkeys(party for party, _ in selections)
+        warn(alike_words(listed([*parties]), [how for _, how in selections]))
 
 
 def full_header(
@@ -109,8 +108,8 @@ def full_header(
     return numbers.header(bare_header(job, options), problem)
 
 
-def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuse seeds that are out of range or given twice."""
+def check(job: Job, seeds: Sequence[int], target: bool) -> None:
+    """Refuse seeds that are not allowed, and a target that cannot be had."""
     for seed in seeds:
         if not 0 <= seed < 2**63:
             raise ConfigError(
@@ -118,11 +117,6 @@ def check_seeds(seeds: Sequence[int]) -> None:
             )
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"Every seed must be given once. Got {list(seeds)}.")
-
-
-def check(job: Job, seeds: Sequence[int], target: bool) -> None:
-    """Refuse seeds that are not allowed, and a target that cannot be had."""
-    check_seeds(seeds)
     if not target:
         return
     shares = job.spurious if isinstance(job.spurious, Sequence) else [job.spurious]
@@ -143,10 +137,8 @@ def check(job: Job, seeds: Sequence[int], target: bool) -> None:
         )
 
 
-def _tree_advice(done: str, copies: int, false_share: float) -> str:
-    """Say what to change where a feature stays if it gains more than copies do."""
-    if done == "nothing":
-        return ": a smaller 'false_share' may be needed"
+def _tree_advice(copies: int, false_share: float) -> str:
+    """Say what to change where no feature gains more than its copies do."""
     least = math.ceil(1 / (copies * false_share) - 1e-9) if false_share else 0
     none_or = (
         f"with 'copies' {copies} and 'false_share' {false_share:g} a party keeps "
@@ -163,20 +155,24 @@ def _warn_extremes(job: Job, runs: Sequence[Mapping[str, Any]]) -> None:
     if job.settings.method == "plain":
         return  # it selects nothing
     given = job.settings.flat()
-    for done, empty, change in (
-        ("everything", "kept", "smaller"),
-        ("nothing", "removed", "larger"),
+    removed, kept = "", ""  # advice where all were removed, or kept
+    if given.get("select_trees") and "copies" in given:
+        removed = _tree_advice(given["copies"], given["false_share"])
+        kept = ": a smaller 'false_share' may be needed"
+    elif "lam_party" in given:
+        removed = ": a smaller 'lam_party' may be needed"
+        kept = ": a larger 'lam_party' may be needed"
+    for done, empty, advice in (
+        ("everything", "kept", removed),
+        ("nothing", "removed", kept),
     ):
         seeds = [
-            str(one["seed"])
-            for one in runs
-            if not any(party[empty] for party in one["features"].values())
+            str(run["seed"])
+            for run in runs
+            if not any(party[empty] for party in run["features"].values())
         ]
         if seeds:
             word = "seed" if len(seeds) == 1 else "seeds"
-            advice = f": a {change} 'lam_party' may be needed" * ("lam_party" in given)
-            if given.get("select_trees") and "copies" in given:
-                advice = _tree_advice(done, given["copies"], given["false_share"])
             warn(f"Selection removed {done} ({word} {', '.join(seeds)}){advice}.")
 
 

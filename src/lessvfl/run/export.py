@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl import __version__
-from lessvfl.core.network import Network
 from lessvfl.errors import ConfigError
 from lessvfl.run import onnx_graphs, tree_files
 from lessvfl.run.fitted import FittedParty, FittedServer
+from lessvfl.run.network_files import tensor_file
 from lessvfl.run.record import dumps, write_atomically
 from lessvfl.settings import refuse
 
 FORMATS = ("onnx", "safetensors", "json")
+VERSION: dict[str, Any] = {"lessvfl": __version__}
 
 
 def export_model(
@@ -75,7 +76,7 @@ def party_file(party: FittedParty, format: str) -> bytes:
     if format == "onnx":
         return onnx_graphs.party_graph(party)
     if format == "json":
-        return _document(tree_files.party_trees(party))
+        return dumps(VERSION | tree_files.party_trees(party), indent=1).encode()
     about = {
         "party": party.name,
         "kept": party.kept,
@@ -83,7 +84,8 @@ def party_file(party: FittedParty, format: str) -> bytes:
         "encoding": party.encoding.to_json(),
         "shape": vars(party.shape),
     }
-    return _tensors(party.net, about, constant=party.constant)
+    extra = {} if party.constant is None else {"constant": party.constant}
+    return tensor_file(party.net.state() | extra, _metadata(about))
 
 
 def fusion_file(model: FittedServer, format: str) -> bytes:
@@ -91,7 +93,7 @@ def fusion_file(model: FittedServer, format: str) -> bytes:
     if format == "onnx":
         return onnx_graphs.fusion_graph(model)
     if format == "json":
-        return _document(tree_files.server_trees(model))
+        return dumps(VERSION | tree_files.server_trees(model), indent=1).encode()
     about = {
         "task": model.task,
         "label_names": model.label_names,
@@ -101,19 +103,8 @@ def fusion_file(model: FittedServer, format: str) -> bytes:
         "components": dict(zip(model.party_names, model.sizes, strict=True)),
         "shape": vars(model.fusion_shape),
     }
-    return _tensors(model.fusion, about)
+    return tensor_file(model.fusion.state(), _metadata(about))
 
 
-def _document(value: Mapping[str, Any]) -> bytes:
-    return dumps({"lessvfl": __version__, **value}, indent=1).encode()
-
-
-def _tensors(net: Network, about: Mapping[str, Any], **more: Any) -> bytes:
-    """Return a safetensors file, every entry of its metadata as JSON."""
-    from safetensors.torch import save
-
-    found = net.state() | {name: t for name, t in more.items() if t is not None}
-    tensors = {name: t.detach().cpu().contiguous() for name, t in found.items()}
-    facts = {"lessvfl": __version__, **about}
-    metadata = {name: dumps(value) for name, value in facts.items()}
-    return bytes(save(tensors, metadata=metadata))
+def _metadata(about: Mapping[str, Any]) -> dict[str, str]:
+    return {name: dumps(value) for name, value in {**VERSION, **about}.items()}

@@ -63,13 +63,7 @@ class FittedParty:
             tuple(name for name, stays in marked if not stays),
             encoding if outcome.frozen else encoding.narrow(kept),
             outcome.net,
-            Shape.of(
-                outcome.net,
-                source,
-                len(encoding.groups),
-                outcome.slots,
-                outcome.outputs,
-            ),
+            Shape.of(outcome.net, source, outcome.slots, outcome.outputs),
             outcome.constant,
         )
 
@@ -105,11 +99,6 @@ class FittedParty:
         return len(self.encoding.groups)
 
     @property
-    def kept_encoding(self) -> Encoding:
-        """Return the encoding of the features kept, where its network takes more."""
-        return self.encoding.narrow(self.kept)
-
-    @property
     def n_components(self) -> int:
         """Return how many components it contributes."""
         return self.net.n_outputs if self.constant is None else len(self.constant)
@@ -142,6 +131,8 @@ class FittedServer:
     # By class, what its probability is divided by before the largest is predicted.
     threshold: tuple[float, ...] | None = None
     positive: int = 1  # of two classes the one that the average precision is of
+    # Columns of the table, in order, of a model of all sides; a server knows none.
+    feature_names: tuple[str, ...] = ()
     decision: KeptDecision | None = None  # kept for predictions; in no other file
     # By party, its mean embedding over the training rows, where it was evaluated.
     means: Mapping[PartyId, Tensor] = field(default_factory=dict)
@@ -158,15 +149,15 @@ class FittedServer:
         **more: Any,
     ) -> Self:
         """Return what the server ends with; `components` are those kept, by party."""
-        slots = tuple(flag for own in components.values() for flag in own)
+        slots = tuple(flag for flags in components.values() for flag in flags)
         every = (True,) * fusion.n_outputs
         return cls(
             task=problem.task,
             label_names=problem.label_names,
             party_names=tuple(components),
-            sizes=tuple(sum(own) for own in components.values()),
+            sizes=tuple(sum(flags) for flags in components.values()),
             fusion=fusion,
-            fusion_shape=Shape.of(fusion, source, len(slots), slots, every),
+            fusion_shape=Shape.of(fusion, source, slots, every),
             label_shift=problem.label_shift,
             label_scale=problem.label_scale,
             threshold=problem.threshold,
@@ -208,11 +199,11 @@ class FittedServer:
 
         Where they are recalibrated, those of the network itself are there, too.
         """
-        found = {PROBABILITY: self.probabilities(z)}
+        shares = {PROBABILITY: self.probabilities(z)}
         if self.decision is not None and self.decision.recalibration is not None:
             plain = replace(self, decision=None)
-            found[UNCALIBRATED] = plain.probabilities(z)
-        return found
+            shares[UNCALIBRATED] = plain.probabilities(z)
+        return shares
 
     def answers(self, z: NDArray[Any]) -> NDArray[Any]:
         """Return a label name, or a number for regression, for every row."""
@@ -223,7 +214,10 @@ class FittedServer:
         return np.asarray(np.asarray(self.label_names)[codes])
 
     def moved(self, z: NDArray[Any]) -> NDArray[Any]:
-        """Return what decides on a class: what the network gives, by the threshold."""
+        """Return what decides on a class: the sign of (n, 1), or the largest of (n, C).
+
+        It is what the network gives, moved by the threshold.
+        """
         z = self.recalibrated(z)
         return np.asarray(z + np.array(decision_offsets(self.rule, z.shape[1])))
 
@@ -239,9 +233,6 @@ class FittedServer:
 
     def save(self, folder: Path) -> str:
         """Write the fusion network and what it takes to use it; return a digest."""
-        return self._save_server(folder, ())
-
-    def _save_server(self, folder: Path, feature_names: Sequence[str]) -> str:
         about = {
             "task": self.task,
             "label_names": self.label_names,
@@ -249,7 +240,7 @@ class FittedServer:
             "label_scale": self.label_scale,
             "threshold": self.threshold,
             "positive": self.positive,
-            "feature_names": feature_names,
+            "feature_names": self.feature_names,
             "parties": self.party_names,
             "sizes": self.sizes,
             "shape": vars(self.fusion_shape),
@@ -275,7 +266,6 @@ class FittedModel(FittedServer):
     and ``share``, the share of runs that kept each feature. Elsewhere it is empty.
     """
 
-    feature_names: tuple[str, ...]  # columns of the table, in order
     parties: tuple[FittedParty, ...]
     consensus: Mapping[PartyId, Mapping[str, Any]] = field(default_factory=dict)
     inference: Inference = "clear"
@@ -328,11 +318,9 @@ class FittedModel(FittedServer):
         blocks = [party.embed(frame) for party in self.parties]
         if self.inference == "clear":
             return self.fuse(blocks, frame.n_rows)
-        said = {
-            party.name: block.cpu()
-            for party, block in zip(self.parties, blocks, strict=True)
-        }
-        z = hidden.LocalParties(said).predict(self.hidden_paths(), frame.n_rows)
+        on_cpu = [block.cpu() for block in blocks]
+        answers = dict(zip(self.party_names, on_cpu, strict=True))
+        z = hidden.LocalParties(answers).predict(self.hidden_paths(), frame.n_rows)
         return np.asarray(z.double().cpu().numpy())
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
@@ -342,13 +330,6 @@ class FittedModel(FittedServer):
     def predict(self, X: Any) -> NDArray[Any]:
         """Return a label name, or a number for regression, for every row."""
         return self.answers(self.decide(X))
-
-    def score_classes(self, X: Any) -> NDArray[Any]:
-        """Return what decides on a class: the sign of (n, 1), or the largest of (n, C).
-
-        What the fusion network gives, moved by the threshold.
-        """
-        return self.moved(self.decide(X))
 
     def table(self, X: Any) -> Frame:
         """Return rows in any form that `predict` takes as a table."""
@@ -370,7 +351,7 @@ class FittedModel(FittedServer):
         """Write every side's part, each file atomically; return the server's digest."""
         for index, party in enumerate(self.parties):
             party.save(folder / f"party{index}")
-        return self._save_server(folder / "server", self.feature_names)
+        return super().save(folder / "server")
 
 
 def digest_together(digests: Sequence[str]) -> str:
@@ -394,13 +375,13 @@ def load_model(
     trust_code: bool = False,
 ) -> FittedModel:
     """Read a model that :meth:`FittedModel.save` wrote."""
-    server, names = _load_server(folder / "server", fusion_net, trust_code)
-    parties = (
+    server = load_server(folder / "server", fusion_net, trust_code)
+    parties = tuple(
         load_party(folder / f"party{index}", party_net, trust_code)
         for index in range(len(server.party_names))
     )
-    own = {f.name: getattr(server, f.name) for f in fields(server)}
-    return FittedModel(**own, feature_names=names, parties=tuple(parties))
+    of_server = {f.name: getattr(server, f.name) for f in fields(server)}
+    return FittedModel(**of_server, parties=parties)
 
 
 def load_party(
@@ -412,13 +393,13 @@ def load_party(
     )
     with whole(folder, "party.json"):
         return FittedParty(
-            about["name"],
-            texts(about["kept"]),
-            texts(about["removed"]),
-            Encoding.from_json(about["encoding"]),
-            net,
-            shape,
-            extra.get("constant"),
+            name=about["name"],
+            kept=texts(about["kept"]),
+            removed=texts(about["removed"]),
+            encoding=Encoding.from_json(about["encoding"]),
+            net=net,
+            shape=shape,
+            constant=extra.get("constant"),
         )
 
 
@@ -426,17 +407,11 @@ def load_server(
     folder: Path, fusion_net: Factory | None = None, trust_code: bool = False
 ) -> FittedServer:
     """Read the server's part."""
-    return _load_server(folder, fusion_net, trust_code)[0]
-
-
-def _load_server(
-    folder: Path, fusion_net: Factory | None, trust_code: bool
-) -> tuple[FittedServer, tuple[str, ...]]:
     about, fusion, shape, extra = network_files.read(
         folder, "server.json", fusion_net, trust_code
     )
     with whole(folder, "server.json"):
-        names = texts(about["parties"])
+        names, threshold = texts(about["parties"]), about.get("threshold")
         beside: dict[str, Any] = {
             name: {
                 party: extra[f"{prefix}{place}"]
@@ -445,7 +420,7 @@ def _load_server(
             }
             for name, prefix in EXTRAS.items()
         }
-        server = FittedServer(
+        return FittedServer(
             task=about["task"],
             label_names=texts(about["label_names"]),
             party_names=names,
@@ -454,10 +429,8 @@ def _load_server(
             fusion_shape=shape,
             label_shift=about["label_shift"],
             label_scale=about["label_scale"],
-            threshold=None
-            if (found := about.get("threshold")) is None
-            else tuple(found),
+            threshold=None if threshold is None else tuple(threshold),
             positive=about.get("positive", 1),
+            feature_names=texts(about["feature_names"]),
             **beside,
         )
-        return server, texts(about["feature_names"])

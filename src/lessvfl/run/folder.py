@@ -11,11 +11,10 @@ and an error while they are written loses nothing that can be written.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from lessvfl.terms import listed
 
 # What a run that was killed leaves without a record, and what others hide anywhere.
 KILLED = (".*", "networks-*", "tensorboard")
+SIDES = {"server": "a server", "party": "a party"}  # between machines
 STATE = "side.safetensors"  # what a side between machines has from its first moment
 
 
@@ -56,33 +56,22 @@ def claim_new(
     names = sorted(path.name for path in folder.glob("*")) if folder.is_dir() else []
     others = [n for n in names if not any(fnmatch(n, k) for k in (*KILLED, *known))]
     held = listed([f"'{name}'" for name in others], 3)
-    if (side := _side_of(folder)) is not None:
+    try:
+        record = RunRecord.read(folder)
+        side = SIDES.get(record.side)
+    except RecordError:  # it has none yet, or one that is damaged
+        record, side = None, "a side" if (folder / STATE).is_file() else None
+    if side is not None:
         held = f"the run of {side} between machines, which nothing replaces"
     elif FILE_NAME in names:
         held = f"a run{': --overwrite replaces it' * (overwrite is not None)}"
-        others = [] if overwrite or _is_without_results(folder) else others
+        is_empty = record is not None and not record.runs  # it ended before its first
+        others = [] if overwrite or is_empty else others
     if others:
         raise ConfigError(
             f"The {what} '{folder}' must be new or empty. Got one that holds {held}."
         )
     claim(folder, what)
-
-
-def _side_of(folder: Path) -> str | None:
-    """Return which side between machines a run folder is of; None: of no such one."""
-    try:
-        side = RunRecord.read(folder).side
-    except RecordError:  # it has none yet, or one that is damaged
-        return "a side" if (folder / STATE).is_file() else None
-    return {"server": "a server", "party": "a party"}.get(side)
-
-
-def _is_without_results(folder: Path) -> bool:
-    """Tell whether a run ended before its first seed was over."""
-    try:
-        return not RunRecord.read(folder).runs
-    except RecordError:
-        return False
 
 
 def claim(folder: Path, what: str = "run folder") -> None:
@@ -107,10 +96,10 @@ def save(folder: Path, record: RunRecord, runs: Sequence[Run]) -> None:
     """
     name = f"networks-{uuid.uuid4().hex[:8]}"
     failed = None
-    for one in runs:
-        place = folder / name / f"seed-{one.numbers['seed']}"
+    for run in runs:
+        place = folder / name / f"seed-{run.numbers['seed']}"
         try:
-            one.model.save(place)
+            run.model.save(place)
         except BaseException as error:
             failed = error
             shutil.rmtree(place, ignore_errors=True)  # a part of it is of no use
@@ -130,7 +119,9 @@ def save(folder: Path, record: RunRecord, runs: Sequence[Run]) -> None:
         raise unwritten(folder, "A network", failed) from failed
     if failed is not None:
         raise failed
-    _remove_networks(folder, but=name)
+    for old in folder.glob("networks-*"):
+        if old.name != name:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def unfinished(
@@ -144,8 +135,8 @@ def unfinished(
 def kept_words(folder: Path, seeds: Sequence[int]) -> str:
     """Say which seeds of a run that ends early are kept."""
     many = "Seed" if len(seeds) == 1 else "Seeds"
-    said = listed([str(seed) for seed in seeds], 20)
-    return f"{many} {said} had finished: kept in '{folder}'."
+    numbers = listed([str(seed) for seed in seeds], 20)
+    return f"{many} {numbers} had finished: kept in '{folder}'."
 
 
 def _ended(ending: BaseException) -> str:
@@ -163,17 +154,10 @@ def save_unfinished(
 
     The `runs` that were over by then are kept.
     """
-    record = unfinished(header, ending, [one.numbers for one in runs])
+    record = unfinished(header, ending, [run.numbers for run in runs])
     for name in ("report.html", "features.csv"):  # they were of an earlier run
         (folder / name).unlink(missing_ok=True)
     save(folder, record, runs)
-
-
-def _remove_networks(folder: Path, but: str = "") -> None:
-    """Remove networks that the record no longer speaks of."""
-    for old in folder.glob("networks-*"):
-        if old.name != but:
-            shutil.rmtree(old, ignore_errors=True)
 
 
 def part_of(record: RunRecord, folder: Path, seed: int) -> Path:
@@ -213,10 +197,10 @@ def keep_decision(folder: Path, seed: int | None, decision: KeptDecision) -> Pat
 
     The model is the one that :func:`load` takes by that seed.
     """
-    place, digest = _label_holder(folder, seed)
+    place, servers = _server_parts(folder, seed)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        return decision.write(place, digest())
+        return decision.write(place, _model_digest(servers))
     except OSError as error:
         raise unwritten(folder, "The decision", error) from error
 
@@ -226,14 +210,14 @@ def kept_decision(folder: Path, seed: int | None) -> KeptDecision | None:
 
     What was kept for another model is refused.
     """
-    place, digest = _label_holder(folder, seed)
+    place, servers = _server_parts(folder, seed)
     if not (place / DECISION_NAME).is_file():
         return None
-    return read_decision(place, digest())
+    return read_decision(place, _model_digest(servers))
 
 
-def _label_holder(folder: Path, seed: int | None) -> tuple[Path, Callable[[], str]]:
-    """Return where the server's part of a model is, and what gives a digest of it.
+def _server_parts(folder: Path, seed: int | None) -> tuple[Path, list[Path]]:
+    """Return where a decision on a model is kept, and the server's part of each seed.
 
     An ensemble, which is made when it is loaded, has a folder beside its seeds.
     """
@@ -244,17 +228,15 @@ def _label_holder(folder: Path, seed: int | None) -> tuple[Path, Callable[[], st
     place = paths[0]
     if len(paths) > 1:
         place = place.parent.with_name("ensemble") / place.name
-    return place, functools.partial(_model_digest, paths)
+    return place, paths
 
 
 def _model_digest(servers: Sequence[Path]) -> str:
     """Return a digest of server's parts of a model and of all that lie beside them."""
-    parts = [
-        part
-        for server in servers
-        for part in (server, *sorted(server.parent.glob("party*")))
-    ]
-    digests = "".join(digest_of(one) for one in parts)
+    digests = ""
+    for server in servers:
+        for part in (server, *sorted(server.parent.glob("party*"))):
+            digests += digest_of(part)
     return hashlib.sha256(digests.encode()).hexdigest()
 
 
@@ -312,8 +294,7 @@ def load(
         parts = [load_server(path, fusion_net, trust_code) for path in paths]
         model = merge_servers(parts) if len(parts) > 1 else parts[0]
     else:
-        nets = (party_net, fusion_net, trust_code)
-        models = [load_model(path, *nets) for path in paths]
+        models = [load_model(path, party_net, fusion_net, trust_code) for path in paths]
         whole = merge_models(models) if len(models) > 1 else models[0]
         model = dataclasses.replace(whole, consensus=record.consensus)
     decision = None if as_trained else kept_decision(Path(folder), seed)

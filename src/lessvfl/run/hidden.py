@@ -34,8 +34,8 @@ class LocalParties:
         for start in range(0, n_rows, size):
             n_now = min(size, n_rows - start)
             self._batch = {
-                name: PathParty(name, (own[start : start + n_now].T > HALF).numpy())
-                for name, own in self.says.items()
+                name: PathParty(name, (rows[start : start + n_now].T > HALF).numpy())
+                for name, rows in self.says.items()
                 if name in paths.splits
             }
             parts.append(paths.predict(n_now, self._take))
@@ -47,8 +47,8 @@ class LocalParties:
         arrays: Mapping[PartyId, QueryArrays],
         expects: Mapping[PartyId, AnswerFormats],
     ) -> Mapping[PartyId, QueryArrays]:
-        found = {m: self._batch[m].answer(step, own) for m, own in arrays.items()}
-        both = [*arrays.values(), *found.values()]
-        self.n_bytes += sum(array.nbytes for own in both for array in own)
+        answers = {m: self._batch[m].answer(step, sent) for m, sent in arrays.items()}
+        both = [*arrays.values(), *answers.values()]
+        self.n_bytes += sum(array.nbytes for message in both for array in message)
         self.n_rounds += 1
-        return found
+        return answers

@@ -52,15 +52,13 @@ class Shape:
     def of(
         cls,
         net: Network,
-        source: str | None,
-        n_inputs: int,
-        slots: tuple[bool, ...],
-        outputs: tuple[bool, ...],
+        source: str | None = None,
+        slots: tuple[bool, ...] = (),
+        outputs: tuple[bool, ...] = (),
     ) -> Shape:
         """Return how to build a network again: its widths, or its source and its cut.
 
-        `slots` and `outputs` are what is kept of the network it started as, which took
-        `n_inputs` columns.
+        `slots` and `outputs` are what is kept of the network it started as.
         """
         for kind, grown in GROWN.items():
             if isinstance(net, grown):
@@ -70,89 +68,100 @@ class Shape:
             widths = (net.weights[0].shape[1], *(len(w) for w in net.weights))
             pieces = 0 if net.pieces is None else net.pieces.shape[1]
             return cls(widths, net.activation, None, None, None, pieces=pieces)
-        ends = (n_inputs, len(outputs))
-        return cls(ends, "none", source, slots, outputs)
+        return cls((len(slots), len(outputs)), "none", source, slots, outputs)
 
-    def grown(self, state: Mapping[str, Tensor]) -> Network | None:
-        """Return trees of this shape; None: it is a network's."""
-        if self.kind not in GROWN:
-            return None
-        net = GROWN[self.kind].of_state(state)
-        if self.widths != (net.input_weights.shape[1], net.n_outputs):
-            raise ValueError("widths that are not those of the trees")
-        return net
-
-    def check(self, state: Mapping[str, Tensor]) -> None:
-        """Refuse a shape that is not that of the weights, before any memory is taken.
-
-        Of a module, whose weights its own code makes, as many inputs and outputs as the
-        file lists; the code is to say what they need.
-        """
-        if self.factory is None:
-            expected: dict[str, tuple[Any, ...]] = {}
-            for layer, (n_in, n_out) in enumerate(itertools.pairwise(self.widths)):
-                expected[f"layer{layer}.weight"] = (n_out, n_in)
-                expected[f"layer{layer}.bias"] = (n_out,)
-            if self.pieces:
-                expected["layer0.weight"] += (1 + self.pieces,)
-                expected["pieces"] = (self.widths[0], self.pieces, 2)
-            if {name: tuple(own.shape) for name, own in state.items()} != expected:
-                raise ValueError("widths that are not those of the weights")
-        elif self.slots is None or self.outputs is None:
-            raise ValueError("a module without its inputs and outputs")
-        elif self.widths != (len(self.slots), len(self.outputs)):
-            raise ValueError("widths that are not those of the inputs and outputs")
-
-    def build(
-        self, name: str, dtype: torch.dtype, given: Factory | None, trust_code: bool
+    def restore(
+        self,
+        state: Mapping[str, Tensor],
+        owner: str,
+        given: Factory | None,
+        trust_code: bool,
     ) -> Network:
-        """Return a network of this shape with weights still to be put in.
+        """Return the network of this shape with these weights, or a ValueError.
 
-        Code that the folder names is loaded only where `trust_code` says so.
+        A module is made by the function that is `given`, or else by the code that its
+        shape names, which is loaded only where `trust_code` says so.
         """
-        cpu = torch.device("cpu")
+        if self.kind in GROWN:
+            trees = GROWN[self.kind].of_state(state)
+            if self.widths != (trees.input_weights.shape[1], trees.n_outputs):
+                raise ValueError("widths that are not those of the trees")
+            return trees
+        formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
+        dtype = next(iter(formats), torch.float32)
         if self.factory is None:
-            net = MLP.create(self.widths, self.activation, 0, name, dtype, cpu)
-            pieces = torch.zeros(self.widths[0], self.pieces, 2, dtype=dtype)
-            return net.curved(pieces) if self.pieces else net
+            return self._layers({name: t.to(dtype) for name, t in state.items()})
+        if self.slots is None or self.outputs is None:
+            raise ValueError("a module without its inputs and outputs")
+        if self.widths != (len(self.slots), len(self.outputs)):
+            raise ValueError("widths that are not those of the inputs and outputs")
         if given is None and self.factory == "given":
             raise ConfigError(
-                f"The network of {name} was given from Python: load must be given the "
+                f"The network of {owner} was given from Python: load must be given the "
                 "same function again as 'party_net' or 'fusion_net'. Got none."
             )
         if given is None and not trust_code:
             raise ConfigError(
-                f"The network of {name} is made by code that the run folder names, "
+                f"The network of {owner} is made by code that the run folder names, "
                 f"'{self.factory}': load must be given trust_code=True to run it, or "
                 "the function itself as 'party_net' or 'fusion_net'. Got neither."
             )
-        factory = given or find_factory(self.factory)
-        whole = Lifted.create(
-            factory, self.widths[0], self.widths[-1], 0, name, dtype, cpu
+        module = Lifted.create(
+            given or find_factory(self.factory),
+            n_columns=len(self.slots),
+            n_outputs=len(self.outputs),
+            seed=0,
+            name=owner,
+            dtype=dtype,
+            device=torch.device("cpu"),
         )
-        slots = None if self.slots is None else torch.tensor(self.slots)
-        outputs = None if self.outputs is None else torch.tensor(self.outputs)
-        return whole.narrow(slots, outputs)
+        net = module.narrow(torch.tensor(self.slots), torch.tensor(self.outputs))
+        net.load_state(state)
+        net.train(False)
+        return net
+
+    def _layers(self, state: Mapping[str, Tensor]) -> MLP:
+        """Return the default network with weights that must be of this shape."""
+        expected: dict[str, tuple[Any, ...]] = {}
+        for layer, (n_in, n_out) in enumerate(itertools.pairwise(self.widths)):
+            expected[f"layer{layer}.weight"] = (n_out, n_in)
+            expected[f"layer{layer}.bias"] = (n_out,)
+        if self.pieces:
+            expected["layer0.weight"] += (1 + self.pieces,)
+            expected["pieces"] = (self.widths[0], self.pieces, 2)
+        if {name: tuple(t.shape) for name, t in state.items()} != expected:
+            raise ValueError("widths that are not those of the weights")
+        layers = range(len(self.widths) - 1)
+        return MLP(
+            [state[f"layer{layer}.weight"] for layer in layers],
+            [state[f"layer{layer}.bias"] for layer in layers],
+            self.activation,
+            pieces=state.get("pieces"),
+        )
 
 
 def write(
     folder: Path, name: str, about: dict[str, Any], net: Network, extra: dict[str, Any]
 ) -> str:
     """Write a network and what else is known of it; return a digest of both."""
-    from safetensors.torch import save
-
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        key: value.detach().cpu().contiguous()
-        for key, value in {**net.state(), **extra}.items()
-    }
     contents = {
-        "network.safetensors": save(tensors),
+        "network.safetensors": tensor_file(net.state() | extra),
         name: dumps(about, indent=1).encode(),
     }
     for file, content in contents.items():
         write_atomically(folder / file, content)
     return digest(contents.values())
+
+
+def tensor_file(
+    tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> bytes:
+    """Return tensors as a safetensors file."""
+    from safetensors.torch import save
+
+    plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
+    return bytes(save(plain, metadata=metadata))
 
 
 def digest(contents: Iterable[bytes]) -> str:
@@ -175,22 +184,16 @@ def read(
             for key, value in about["shape"].items()
         }
         shape = Shape(**facts)
-        own = tuple(EXTRAS.values())
-        more = [key for key in state if key == "constant" or key.startswith(own)]
-        extra = {key: state.pop(key) for key in more}
-        grown = shape.grown(state)
-        if grown is None:
-            shape.check(state)
+        beside = tuple(EXTRAS.values())
+        extra = {
+            key: state.pop(key)
+            for key in [*state]
+            if key == "constant" or key.startswith(beside)
+        }
         owner = "the server"
         if name == "party.json":
             owner = f"party '{texts([about['name']])[0]}'"
-    if grown is not None:
-        return about, grown, shape, extra
-    formats = {tensor.dtype for tensor in state.values()} & set(DTYPES.values())
-    net = shape.build(owner, next(iter(formats), torch.float32), given, trust_code)
-    with whole(folder, name):
-        net.load_state(state)
-    net.train(False)
+        net = shape.restore(state, owner, given, trust_code)
     return about, net, shape, extra
 
 

@@ -71,13 +71,17 @@ def header(
 
     With `n_parties` the problem is the server's, who knows nobody's columns.
     """
-    known = n_parties is None
-    n_rows = len(problem.y_train) + len(problem.y_test)
+    known, n_train = n_parties is None, len(problem.y_train)
+    n_rows = n_train + len(problem.y_test)
+    by_rows = None
+    if not known and problem.task != "multiclass":  # of which a party's shadows know
+        sight = {"n_rows": n_train, "dimension": 1.0, "mark": MARK}
+        by_rows = power(sight, class_share(problem))
     return {
         **bare,
         "data": {
             "name": bare["data"]["name"],
-            "n_train": len(problem.y_train),
+            "n_train": n_train,
             "n_test": len(problem.y_test),
             "n_features": problem.n_features if known else None,
             "n_real": problem.n_real if known else None,
@@ -91,7 +95,7 @@ def header(
             "task": problem.task,
             "task_reason": problem.task_reason or None,
             "classes": rows_by_class(problem),
-            "power": None if known else _power_by_rows(problem),
+            "power": by_rows,
             "score": problem.score,
             "score_reason": problem.score_reason or None,
         },
@@ -152,17 +156,16 @@ def scores(curve: Sequence[Mapping[str, Any]], task: Task) -> dict[str, Any]:
     """
     last = {point["stage"]: point for point in curve}
     moments = {
-        "pretrained": last.get("pretrain"),
-        "selected": last.get("select_features") or last.get("joint_lasso"),
-        "final": curve[-1] if curve else None,
+        "pretrained": last.get("pretrain", {}),
+        "selected": last.get("select_features") or last.get("joint_lasso", {}),
+        "final": curve[-1] if curve else {},
     }
-    found: dict[str, Any] = {}
-    for name in _score_names(task):
-        values = {k: None if p is None else p[name] for k, p in moments.items()}
-        seen = [point[name] for point in curve if point[name] is not None]
-        values["best"] = max(seen) if seen else None
-        found[name] = values if name in MEASURES[task] else None
-    return found
+    by_score: dict[str, Any] = dict.fromkeys(_score_names(task))
+    for name in MEASURES[task]:
+        values = {moment: point.get(name) for moment, point in moments.items()}
+        known = [point[name] for point in curve if point[name] is not None]
+        by_score[name] = values | {"best": max(known, default=None)}
+    return by_score
 
 
 def undefined(problem: Problem, evaluation: str) -> dict[str, str]:
@@ -180,23 +183,10 @@ def baseline(problem: Problem) -> dict[str, float | None]:
     y_train, y_test = (torch.as_tensor(y) for y in (problem.y_train, problem.y_test))
     if not len(y_test):
         return dict.fromkeys(MEASURES[problem.task])
-    n_classes, positive = problem.n_classes, problem.positive
-    found = metrics.constant(y_train, y_test, problem.task, n_classes, positive)
-    return {name: metrics.defined(float(value)) for name, value in found.items()}
-
-
-def above_baseline(
-    problem: Problem, final: float | None, level: float | None
-) -> bool | None:
-    """Tell whether the leading score is more than chance has in 39 of 40 runs.
-
-    That is its baseline, `level`, and two standard errors of what guesses; None without
-    a score.
-    """
-    if final is None or level is None:
-        return None
-    error = metrics.chance_error(problem.score, problem.y_test, level)
-    return final > level + 2 * error
+    level = metrics.constant(
+        y_train, y_test, problem.task, problem.n_classes, problem.positive
+    )
+    return {name: metrics.defined(float(value)) for name, value in level.items()}
 
 
 @dataclass(frozen=True)
@@ -219,15 +209,19 @@ def server_numbers(
     **communication: Any,
 ) -> dict[str, Any]:
     """Return what the server knows of one run; `communication` adds to its bill."""
-    ledger, problem = server.ledger, recorded.problem
-    found = scores(recorded.curve, problem.task)
-    final, level = found[problem.score]["final"], baseline(problem)
+    problem, leading = recorded.problem, recorded.problem.score
+    by_score, levels = scores(recorded.curve, problem.task), baseline(problem)
+    final, level = by_score[leading]["final"], levels[leading]
+    is_above = None
+    if final is not None and level is not None:  # what guesses is less in 39 of 40 runs
+        error = metrics.chance_error(leading, problem.y_test, level)
+        is_above = final > level + 2 * error
     return {
         "seed": seed,
-        "score": problem.score,
-        **found,
-        "baseline": level,
-        "above_baseline": above_baseline(problem, final, level[problem.score]),
+        "score": leading,
+        **by_score,
+        "baseline": levels,
+        "above_baseline": is_above,
         "undefined": undefined(problem, recorded.evaluation),
         "threshold": by_class(problem, problem.threshold),
         "predicted": by_class(problem, recorded.predicted),
@@ -238,7 +232,7 @@ def server_numbers(
             for name, kept in server.sizes.items()
         },
         "silent": server.silent(),
-        "communication": bill_of(ledger) | communication,
+        "communication": bill_of(server.ledger) | communication,
         "curve": recorded.curve,
         "seconds": recorded.seconds,
     }
@@ -288,18 +282,17 @@ def privacy(
     """
     if labels is None and not unpriced and not any(columns.values()):
         return {}
-    together = {} if all_runs is None else {"all_runs": finite(all_runs)}
-    return {
-        "privacy": {
-            "labels": None if labels is None else labels.numbers(),
-            "columns": {
-                name: None if one is None else one.numbers()
-                for name, one in columns.items()
-            },
-            "unpriced": list(unpriced),
-            **together,
-        }
+    spent: dict[str, Any] = {
+        "labels": None if labels is None else labels.numbers(),
+        "columns": {
+            name: None if spend is None else spend.numbers()
+            for name, spend in columns.items()
+        },
+        "unpriced": list(unpriced),
     }
+    if all_runs is not None:
+        spent["all_runs"] = finite(all_runs)
+    return {"privacy": spent}
 
 
 def class_share(problem: Problem) -> float | None:
@@ -338,17 +331,6 @@ def power(sight: Mapping[str, float], share: float | None) -> dict[str, float | 
     }
 
 
-def _power_by_rows(problem: Problem) -> dict[str, float | None] | None:
-    """Return the same as far as a server knows it: by its rows and the usual mark.
-
-    None of many classes, of which only a party's shadows know.
-    """
-    if problem.task == "multiclass":
-        return None
-    sight = {"n_rows": len(problem.y_train), "dimension": 1.0, "mark": MARK}
-    return power(sight, class_share(problem))
-
-
 def party_numbers(
     features: Sequence[str], outcome: Outcome, share: float | None = None
 ) -> dict[str, Any]:
@@ -360,16 +342,12 @@ def party_numbers(
     norms = zip(features, outcome.importance, strict=True)
     how = outcome.selection
     if how is not None:
-        how = {
-            **how,
-            **{
-                key: dict(zip(features, how[key], strict=True))
-                for key in ("scores", "why", "at_most", "signs")
-                if key in how  # a run that an older version began has no signs
-            },
-            "pairs": [[features[a], features[b], v] for a, b, v in how["pairs"]],
-            "power": power(how["sight"], share),
-        }
+        how = dict(how)
+        for key in ("scores", "why", "at_most", "signs"):
+            if key in how:  # a run that an older version began has no signs
+                how[key] = dict(zip(features, how[key], strict=True))
+        how["pairs"] = [[features[a], features[b], v] for a, b, v in how["pairs"]]
+        how["power"] = power(how["sight"], share)
     return {
         "kept": [name for name, stays in marked if stays],
         "removed": [name for name, stays in marked if not stays],
@@ -378,15 +356,16 @@ def party_numbers(
     }
 
 
-def alone(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run as one party knows it, in the form of the contract."""
-    by_name = ("importance", "selection", "ratings", "components")
-    rest = ("kept", "removed", *by_name)
+def alone(party: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a party's numbers of a run in the form of the contract."""
+    by_party = ("importance", "selection", "ratings", "components")
+    rest = ("kept", "removed", *by_party)
+    lists = {"kept": numbers["kept"], "removed": numbers["removed"]}
     return {
-        "seed": own["seed"],
-        "features": {name: {"kept": own["kept"], "removed": own["removed"]}},
-        **{key: {name: own[key]} for key in by_name if own[key] is not None},
-        **{key: value for key, value in own.items() if key not in rest},
+        "seed": numbers["seed"],
+        "features": {party: lists},
+        **{k: {party: numbers[k]} for k in by_party if numbers[k] is not None},
+        **{key: value for key, value in numbers.items() if key not in rest},
         "curve": [],
     }
 
@@ -398,19 +377,22 @@ def join_numbers(
 ) -> dict[str, Any]:
     """Return all numbers of one run, in the order of the contract."""
     kept = [np.isin(t.features, parties[t.name]["kept"]) for t in problem.parties]
-    selection = {name: one["selection"] for name, one in parties.items()}
+    selection = {
+        name: numbers["selection"]
+        for name, numbers in parties.items()
+        if numbers["selection"] is not None
+    }
     return {
         **{name: value for name, value in server.items() if name not in _LAST},
         "test_rows_seen": problem.test_rows_seen,
         "spurious": spurious(problem.parties, kept),
         "truth": truth(problem.parties, kept),
         "features": {
-            name: {"kept": one["kept"], "removed": one["removed"]}
-            for name, one in parties.items()
+            name: {"kept": numbers["kept"], "removed": numbers["removed"]}
+            for name, numbers in parties.items()
         },
-        "importance": {name: one["importance"] for name, one in parties.items()},
-        "selection": {k: how for k, how in selection.items() if how is not None}
-        or None,
+        "importance": {name: n["importance"] for name, n in parties.items()},
+        "selection": selection or None,
         **{name: server[name] for name in _LAST},
     }
 
@@ -441,10 +423,10 @@ def spurious(tables: Sequence[PartyTable], masks: Masks) -> dict[str, Any] | Non
 
 def truth(tables: Sequence[PartyTable], masks: Masks) -> dict[str, Any] | None:
     """Return how the support compares with the truth, where a data set knows it."""
-    told = [t.significant for t in tables if t.significant is not None]
-    if len(told) < len(tables):
+    known = [t.significant for t in tables if t.significant is not None]
+    if len(known) < len(tables):
         return None
-    significant = np.concatenate(told)
+    significant = np.concatenate(known)
     kept = np.concatenate(masks).astype(bool)
     return {
         "significant": int(significant.sum()),

@@ -17,6 +17,8 @@ EXTRA = "onnx"
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8  # of onnx 1.12, so that old runtimes read them
 N_ROWS = "N"
 
+Operand = str | float | NDArray[Any]  # the name of a value, or a constant
+
 
 def package(name: str) -> Any:
     """Return a module of onnx, or say how to get it."""
@@ -42,6 +44,7 @@ class GraphBuilder:
             )
         self.owner = owner
         self._onnx = package("onnx")
+        self._helper = self._onnx.helper
         self._taken = set(taken)
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
@@ -55,10 +58,11 @@ class GraphBuilder:
         self._taken.add(wanted)
         return wanted
 
+    def _kind(self, dtype: Any) -> Any:
+        return self._helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
     def _info(self, name: str, dtype: Any, shape: Sequence[int | str]) -> Any:
-        helper = self._onnx.helper
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        return helper.make_tensor_value_info(name, kind, shape)
+        return self._helper.make_tensor_value_info(name, self._kind(dtype), shape)
 
     def input(self, name: str, dtype: Any, shape: Sequence[int | str]) -> str:
         """Add an input under the user's own name, or one of ours."""
@@ -68,30 +72,36 @@ class GraphBuilder:
     def output(self, wanted: str, value: str, dtype: Any, *width: int) -> None:
         """Give a value out; where a column has that name, with ``_`` at its end."""
         name = self._name(wanted)
-        self._nodes.append(self._onnx.helper.make_node("Identity", [value], [name]))
+        self._nodes.append(self._helper.make_node("Identity", [value], [name]))
         self._outputs.append(self._info(name, dtype, [N_ROWS, *width]))
 
+    def add(self, operator: str, *inputs: Operand, **attributes: Any) -> str:
+        """Add a step; return the name of what it gives.
+
+        A whole number among the inputs is an int64, another one a double.
+        """
+        names = [
+            value if isinstance(value, str) else self.constant(np.asarray(value))
+            for value in inputs
+        ]
+        name = self._name(f"step{len(self._nodes)}")
+        node = self._helper.make_node(operator, names, [name], **attributes)
+        self._nodes.append(node)
+        return name
+
     def constant(self, values: NDArray[Any]) -> str:
-        """Add a constant; return its name."""
+        """Add a constant that several steps take; return its name."""
         name = self._name(f"constant{len(self._constants)}")
         self._constants.append(self._onnx.numpy_helper.from_array(values, name))
         return name
 
-    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """Add a step; return the name of what it gives."""
-        name = self._name(f"step{len(self._nodes)}")
-        node = self._onnx.helper.make_node(operator, inputs, [name], **attributes)
-        self._nodes.append(node)
-        return name
-
     def cast(self, value: str, dtype: Any) -> str:
         """Change the number format of a value."""
-        kind = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        return self.add("Cast", value, to=kind)
+        return self.add("Cast", value, to=self._kind(dtype))
 
     def flat(self, value: str) -> str:
         """Turn (N, 1) into (N,)."""
-        return self.add("Squeeze", value, self.constant(np.array([1])))
+        return self.add("Squeeze", value, np.array([1]))
 
     def inline(self, model: Any, x: str) -> str:
         """Add the steps of another model with one input `x`; return its output."""
@@ -100,15 +110,13 @@ class GraphBuilder:
             prefix = self._name(prefix)
         graph = package("onnx.compose").add_prefix(model, f"{prefix}/").graph
         self._constants += graph.initializer
-        self._nodes.append(
-            self._onnx.helper.make_node("Identity", [x], [graph.input[0].name])
-        )
-        self._nodes += graph.node
+        entry = self._helper.make_node("Identity", [x], [graph.input[0].name])
+        self._nodes += [entry, *graph.node]
         return str(graph.output[0].name)
 
     def model(self, about: Mapping[str, Any]) -> bytes:
         """Return the file; `about` goes into its metadata, as JSON."""
-        helper = self._onnx.helper
+        helper = self._helper
         graph = helper.make_graph(
             self._nodes, "lessvfl", self._inputs, self._outputs, self._constants
         )

@@ -32,7 +32,7 @@ from lessvfl.errors import NetworkError
 from lessvfl.run.fitted import FittedParty, FittedServer
 from lessvfl.run.onnx_builder import N_ROWS, OPSET, GraphBuilder, package
 from lessvfl.run.onnx_trees import (
-    SAID,
+    ANSWER,
     write_splits,
     write_sum,
     write_vote_sum,
@@ -52,27 +52,22 @@ def party_graph(party: FittedParty) -> bytes:
     about: dict[str, Any] = {"party": party.name, "features": list(party.kept)}
     if dates := [c.name for c in party.encoding.columns if c.kind == "date"]:
         about["days_since_1970_01_01"] = dates
-    constant = _constant(party)
+    constant = None
+    if party.constant is not None:
+        constant = party.constant.detach().cpu().numpy()[None]
+    elif isinstance(party.net, Splits) and not party.encoding.columns:
+        constant = np.zeros((1, 1), ANSWER)
     if constant is not None:
-        rows = graph.input("rows", np.int64, [1])
-        width = graph.constant(np.array([constant.shape[1]]))
-        shape = graph.add("Concat", rows, width, axis=0)
-        found = graph.add("Expand", graph.constant(constant), shape)
-        graph.output("embedding", found, constant.dtype, constant.shape[1])
+        rows, width = graph.input("rows", np.int64, [1]), constant.shape[1]
+        shape = graph.add("Concat", rows, np.array([width]), axis=0)
+        repeated = graph.add("Expand", constant, shape)
+        graph.output("embedding", repeated, constant.dtype, width)
         return graph.model(about)
     x = graph.cast(_encode(graph, party.encoding), _format_of(party.net))
-    found = _run_network(graph, party.net, x, len(party.net.column_slots))
+    embedding = _run_network(graph, party.net, x, len(party.net.column_slots))
     dtype = _format_of_embeddings(party.net)
-    graph.output("embedding", found, dtype, party.net.n_outputs)
+    graph.output("embedding", embedding, dtype, party.net.n_outputs)
     return graph.model(about)
-
-
-def _constant(party: FittedParty) -> NDArray[Any] | None:
-    """Return what a party gives of every row, (1, components); None: not the same."""
-    if party.constant is not None:
-        return np.asarray(party.constant.detach().cpu().numpy()[None])
-    is_grown = isinstance(party.net, Splits)
-    return None if not is_grown or party.encoding.columns else np.zeros((1, 1), SAID)
 
 
 def fusion_graph(model: FittedServer) -> bytes:
@@ -90,26 +85,24 @@ def fusion_graph(model: FittedServer) -> bytes:
     z = graph.cast(z, np.float64)
     about = {"task": model.task, "parties": list(widths)}
     if model.task == "regression":
-        scaled = graph.add("Mul", z, graph.constant(np.array(model.label_scale)))
-        value = graph.add("Add", scaled, graph.constant(np.array(model.label_shift)))
+        scaled = graph.add("Mul", z, float(model.label_scale))
+        value = graph.add("Add", scaled, float(model.label_shift))
         graph.output("value", graph.flat(value), np.float64)
         return graph.model(about)
+    offsets = np.array(decision_offsets(model.threshold, model.fusion.n_outputs))
     if model.task == "binary":
         positive = graph.add("Sigmoid", z)
-        negative = graph.add("Sub", graph.constant(np.array(1.0)), positive)
+        negative = graph.add("Sub", 1.0, positive)
         chances = graph.add("Concat", negative, positive, axis=1)
-    else:
-        chances = graph.add("Softmax", z, axis=1)
-    graph.output("probabilities", chances, np.float64, len(model.label_names))
-    offsets = np.array(decision_offsets(model.threshold, model.fusion.n_outputs))
-    decided = graph.add("Add", z, graph.constant(offsets))
-    if model.task == "binary":
-        above = graph.add("Greater", decided, graph.constant(np.array(0.0)))
+        above = graph.add("Greater", graph.add("Add", z, offsets), 0.0)
         place = graph.cast(graph.flat(above), np.int64)
     else:
+        chances = graph.add("Softmax", z, axis=1)
+        decided = graph.add("Add", z, offsets)
         place = graph.add("ArgMax", decided, axis=1, keepdims=0)
+    graph.output("probabilities", chances, np.float64, len(model.label_names))
     graph.output("class", place, np.int64)
-    names = graph.constant(np.array(model.label_names, dtype=object))
+    names = np.array(model.label_names, dtype=object)
     graph.output("label", graph.add("Gather", names, place, axis=0), np.object_)
     return graph.model({**about, "label_names": list(model.label_names)})
 
@@ -120,74 +113,56 @@ def fusion_graph(model: FittedServer) -> bytes:
 def _encode(graph: GraphBuilder, encoding: Encoding) -> str:
     """Write the encoding of a party's columns; return the matrix, (N, d)."""
     columns = encoding.columns
-    inputs = [
-        graph.input(c.name, np.object_ if _is_text(c) else np.float64, [N_ROWS, 1])
-        for c in columns
-    ]
-    inputs = [_blank(graph, cells, c) for cells, c in zip(inputs, columns, strict=True)]
+    inputs = []
+    for column in columns:
+        dtype = np.object_ if column.kind == "categorical" else np.float64
+        cells = graph.input(column.name, dtype, [N_ROWS, 1])
+        if column.kind != "categorical":
+            for mark in column.missing:  # numbers that stand for a missing cell
+                is_mark = graph.add("Equal", cells, float(mark))
+                cells = graph.add("Where", is_mark, np.nan, cells)
+        inputs.append(cells)
     starts = np.cumsum([0, *(column.width for column in columns)])
     blocks: list[str] = []
     places: list[int] = []  # in the matrix, of every column of the blocks
     plain = [i for i, c in enumerate(columns) if _writer(c) is None]
     if plain:
         cells = graph.add("Concat", *(inputs[i] for i in plain), axis=1)
-        blocks.append(_numbers(graph, cells, [columns[i] for i in plain]))
+        numbers = [columns[i] for i in plain]
+        blocks.append(_scale(graph, _fill(graph, cells, numbers), numbers))
         places += [int(starts[i]) for i in plain]
+    # That of a category is one of its columns.
+    flags = [i for i, c in enumerate(columns) if c.flag and c.kind != "categorical"]
     for i, column in enumerate(columns):
-        if (write := _writer(column)) is None:
-            continue
-        blocks.append(write(graph, inputs[i], column))
-        places += range(starts[i], starts[i + 1] - _has_flag(column))
-    if flags := [i for i, c in enumerate(columns) if _has_flag(c)]:
+        if (write := _writer(column)) is not None:
+            blocks.append(write(graph, inputs[i], column))
+            places += range(starts[i], starts[i + 1] - (i in flags))
+    if flags:
         cells = graph.add("Concat", *(inputs[i] for i in flags), axis=1)
         blocks.append(graph.cast(graph.add("IsNaN", cells), np.float64))
         places += [int(starts[i + 1]) - 1 for i in flags]
     matrix = graph.add("Concat", *blocks, axis=1)
     if places == sorted(places):
         return matrix
-    return graph.add("Gather", matrix, graph.constant(np.argsort(places)), axis=1)
-
-
-def _is_text(column: EncodedColumn) -> bool:
-    return column.kind == "categorical"
-
-
-def _has_flag(column: EncodedColumn) -> bool:
-    """Tell whether a flag is to be written besides; that of a category is one of it."""
-    return column.flag and not _is_text(column)
-
-
-def _blank(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
-    """Write NaN where a number stands for a missing cell."""
-    for mark in () if _is_text(column) else column.missing:
-        is_mark = graph.add("Equal", cells, graph.constant(np.array(float(mark))))
-        cells = graph.add("Where", is_mark, graph.constant(np.array(np.nan)), cells)
-    return cells
+    return graph.add("Gather", matrix, np.argsort(places), axis=1)
 
 
 def _writer(column: EncodedColumn) -> Callable[..., str] | None:
     """Return what writes a column that is not one number, shifted and scaled."""
-    if column.kind == "date":
-        return _calendar
-    if _is_text(column):
-        return _one_hot
+    if column.kind in ("date", "categorical"):
+        return _calendar if column.kind == "date" else _one_hot
     return _number_of_heavy_tails if column.knots else None
 
 
 def _fill(graph: GraphBuilder, cells: str, columns: Sequence[EncodedColumn]) -> str:
     fill = np.array([[column.fill for column in columns]], dtype=np.float64)
-    return graph.add("Where", graph.add("IsNaN", cells), graph.constant(fill), cells)
+    return graph.add("Where", graph.add("IsNaN", cells), fill, cells)
 
 
 def _scale(graph: GraphBuilder, cells: str, columns: Sequence[EncodedColumn]) -> str:
     shift = np.array([[column.shift for column in columns]])
     scale = np.array([[column.scale for column in columns]])
-    moved = graph.add("Sub", cells, graph.constant(shift))
-    return graph.add("Div", moved, graph.constant(scale))
-
-
-def _numbers(graph: GraphBuilder, cells: str, columns: Sequence[EncodedColumn]) -> str:
-    return _scale(graph, _fill(graph, cells, columns), columns)
+    return graph.add("Div", graph.add("Sub", cells, shift), scale)
 
 
 def _number_of_heavy_tails(
@@ -198,15 +173,11 @@ def _number_of_heavy_tails(
     Of the rise from each knot to the next a cell has a share, between 0 and 1.
     """
     knots, levels = np.array([column.knots]), np.array([column.levels])
-    full = _fill(graph, cells, [column])
-    above = graph.add("Sub", full, graph.constant(knots[:, :-1]))
-    share = graph.add("Div", above, graph.constant(np.diff(knots)))
-    zero, one = (graph.constant(np.array(end)) for end in (0.0, 1.0))
-    share = graph.add("Min", graph.add("Max", share, zero), one)
-    rise = graph.add("MatMul", share, graph.constant(np.diff(levels).T))
-    return _scale(
-        graph, graph.add("Add", rise, graph.constant(levels[:, :1])), [column]
-    )
+    above = graph.add("Sub", _fill(graph, cells, [column]), knots[:, :-1])
+    share = graph.add("Div", above, np.diff(knots))
+    share = graph.add("Min", graph.add("Max", share, 0.0), 1.0)
+    rise = graph.add("MatMul", share, np.diff(levels).T)
+    return _scale(graph, graph.add("Add", rise, levels[:, :1]), [column])
 
 
 def _calendar(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
@@ -216,35 +187,26 @@ def _calendar(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
     which leap years repeat, the day among them, its year, the day of that year, and a
     month (m' = 0 for March) by its share of the 153 days of every five months.
     """
-
-    def whole(value: int) -> str:
-        return graph.constant(np.array(value))
-
-    def sums(operator: str, first: str, *others: str | int) -> str:
-        for other in others:
-            right = whole(other) if isinstance(other, int) else other
-            first = graph.add(operator, first, right)
-        return first
-
-    full = graph.add("Floor", _fill(graph, cells, [column]))
+    add = graph.add
+    full = add("Floor", _fill(graph, cells, [column]))
     days = graph.cast(full, np.int64)
-    n = sums("Mod", sums("Add", days, 719468), 146097)
-    leaps = [sums("Div", n, span) for span in (1460, 36524, 146096)]
-    year = sums("Sub", sums("Add", sums("Sub", n, leaps[0]), leaps[1]), leaps[2])
-    year = sums("Div", year, 365)
-    past = sums("Add", sums("Mul", year, 365), sums("Div", year, 4))
-    day = sums("Sub", n, sums("Sub", past, sums("Div", year, 100)))  # of the year
-    month = sums("Div", sums("Add", sums("Mul", day, 5), 2), 153)  # m'
-    before = sums("Div", sums("Add", sums("Mul", month, 153), 2), 5)
+    n = add("Mod", add("Add", days, 719468), 146097)
+    leaps = [add("Div", n, span) for span in (1460, 36524, 146096)]
+    year = add("Sub", add("Add", add("Sub", n, leaps[0]), leaps[1]), leaps[2])
+    year = add("Div", year, 365)
+    past = add("Add", add("Mul", year, 365), add("Div", year, 4))
+    day = add("Sub", n, add("Sub", past, add("Div", year, 100)))  # of the year
+    month = add("Div", add("Add", add("Mul", day, 5), 2), 153)  # m'
+    before = add("Div", add("Add", add("Mul", month, 153), 2), 5)
     parts = (
-        sums("Add", sums("Sub", day, before), 1),
-        sums("Add", sums("Mod", sums("Add", month, 2), 12), 1),
-        sums("Mod", sums("Add", days, 3), 7),  # 1970-01-01 was a Thursday
-        sums("Sub", days, int(column.first)),
+        add("Add", add("Sub", day, before), 1),
+        add("Add", add("Mod", add("Add", month, 2), 12), 1),
+        add("Mod", add("Add", days, 3), 7),  # 1970-01-01 was a Thursday
+        add("Sub", days, int(column.first)),
     )
-    values = graph.cast(graph.add("Concat", *parts, axis=1), np.float64)
-    shift, scale = (graph.constant(one[None]) for one in np.array(column.parts).T)
-    return graph.add("Div", graph.add("Sub", values, shift), scale)
+    values = graph.cast(add("Concat", *parts, axis=1), np.float64)
+    shift, scale = np.array(column.parts).T
+    return add("Div", add("Sub", values, shift[None]), scale[None])
 
 
 def _one_hot(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
@@ -252,7 +214,7 @@ def _one_hot(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
     known = codes_of(column)
     missing = dict.fromkeys(("", *map(str, column.missing)), known.pop(None))
     codes = {str(text): code for text, code in known.items()} | missing
-    found = graph.add(
+    code = graph.add(
         "LabelEncoder",
         cells,
         domain="ai.onnx.ml",
@@ -260,8 +222,8 @@ def _one_hot(graph: GraphBuilder, cells: str, column: EncodedColumn) -> str:
         values_int64s=list(codes.values()),
         default_int64=-1,
     )
-    every = graph.constant(np.arange(column.width)[None])
-    return graph.cast(graph.add("Equal", found, every), np.float64)
+    is_code = graph.add("Equal", code, np.arange(column.width)[None])
+    return graph.cast(is_code, np.float64)
 
 
 # ----------------------------------------------------------------------------- networks
@@ -288,11 +250,10 @@ def _run_network(graph: GraphBuilder, net: Network, x: str, n_columns: int) -> s
         layers = [(whole[..., :-1], whole[..., -1])]
     if net.pieces is not None:
         x = _write_pieces(graph, net.pieces.cpu().numpy(), x)
-    for layer, pair in enumerate(layers):
+    for layer, (weights, bias) in enumerate(layers):
         if layer > 0:
             x = _activate(graph, net.activation, x, dtype)
-        flat = (pair[0].detach().flatten(1), pair[1].detach())
-        w, b = (graph.constant(values.cpu().numpy()) for values in flat)
+        w, b = (t.detach().cpu().numpy() for t in (weights.flatten(1), bias))
         x = graph.add("Gemm", x, w, b, transB=1)
     return x
 
@@ -300,36 +261,30 @@ def _run_network(graph: GraphBuilder, net: Network, x: str, n_columns: int) -> s
 def _write_pieces(graph: GraphBuilder, pieces: NDArray[Any], x: str) -> str:
     """Write `with_pieces` of ``core/passes.py``, of pieces (in, k, 2)."""
     start, steepness = np.moveaxis(pieces, 2, 0)
-    number = [graph.constant(np.array(value, pieces.dtype)) for value in (0, 1)]
-    x = graph.add("Unsqueeze", x, graph.constant(np.array([2])))
-    shares = graph.add("Sub", x, graph.constant(start))
-    shares = graph.add("Mul", shares, graph.constant(steepness))
-    shares = graph.add("Clip", shares, *number)
+    x = graph.add("Unsqueeze", x, np.array([2]))
+    shares = graph.add("Mul", graph.add("Sub", x, start), steepness)
+    shares = graph.add("Clip", shares, *np.array([0, 1], pieces.dtype))
     middle = (steepness > 0).astype(pieces.dtype) / 2
-    shares = graph.add("Sub", shares, graph.constant(middle))
-    both = graph.add("Concat", x, shares, axis=2)
+    both = graph.add("Concat", x, graph.add("Sub", shares, middle), axis=2)
     return graph.add("Flatten", both, axis=1)
 
 
 def _activate(graph: GraphBuilder, name: str, x: str, dtype: np.dtype[Any]) -> str:
     """Write an activation of ``core.passes.ACTIVATIONS``."""
-
-    def number(value: float) -> str:
-        return graph.constant(np.array(value, dtype=dtype))
-
+    one = np.array(1, dtype)
     if name == "none":
         return x
     if name == "silu":
         return graph.add("Mul", x, graph.add("Sigmoid", x))
     if name == "softplus":  # the operator of that name is missing in double
         small = graph.add("Exp", graph.add("Neg", graph.add("Abs", x)))
-        more = graph.add("Log", graph.add("Add", small, number(1)))
+        more = graph.add("Log", graph.add("Add", small, one))
         return graph.add("Add", graph.add("Relu", x), more)
     if name == "gelu":
-        half = graph.add("Mul", x, number(math.sqrt(0.5)))
+        half = graph.add("Mul", x, np.array(math.sqrt(0.5), dtype))
         part = graph.add("Erf", graph.cast(half, np.float32))  # missing in double
-        both = graph.add("Add", graph.cast(part, dtype), number(1))
-        return graph.add("Mul", graph.add("Mul", x, number(0.5)), both)
+        both = graph.add("Add", graph.cast(part, dtype), one)
+        return graph.add("Mul", graph.add("Mul", x, np.array(0.5, dtype)), both)
     return graph.add({"tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu"}[name], x)
 
 
@@ -341,9 +296,9 @@ def _format_of(net: Network) -> np.dtype[Any]:
 def _format_of_embeddings(net: Network) -> np.dtype[Any]:
     """Return the number format of what a party's network gives, or the server's takes.
 
-    What splits say is 0 or 1, in one format whatever that of the run.
+    What splits answer is 0 or 1, in one format whatever that of the run.
     """
-    return SAID if isinstance(net, Splits | TreeSum) else _format_of(net)
+    return ANSWER if isinstance(net, Splits | TreeSum) else _format_of(net)
 
 
 def _traced(net: Lifted, n_columns: int, owner: str) -> Any:
@@ -373,8 +328,9 @@ def _traced(net: Lifted, n_columns: int, owner: str) -> Any:
             )
             expected = module(probe).numpy()
             model = onnx.load(path)
-            (found,) = evaluator(model).run(None, {"x": probe.numpy()})
-        problem = "" if np.allclose(found, expected, ALIKE, ALIKE) else "other numbers"
+            (output,) = evaluator(model).run(None, {"x": probe.numpy()})
+        is_alike = np.allclose(output, expected, ALIKE, ALIKE)
+        problem = "" if is_alike else "other numbers"
     except Exception as error:
         first, _, _ = str(error).strip().partition("\n")
         problem = f"{type(error).__name__}: {first.rstrip('.')}"

@@ -43,31 +43,20 @@ _WATCHED = {
     "weight_decay": 2.0,
     "schedule": "watched",
 }
+_WATCHED_METHODS = (
+    *("less-vfl-auto", "mmvfl", "counterfactual", "dual-gates", "vflfs"),
+    *("gini-filter", "iv-filter", "vertical-boost", "vertical-forest"),
+    *("auto-boost", "pso-trees", "vprf"),
+)
 _DEFAULT: dict[str, dict[str, Any]] = {
-    "less-vfl-auto": _WATCHED,
-    "mmvfl": _WATCHED,
-    "counterfactual": _WATCHED,
-    "dual-gates": _WATCHED,
-    "vflfs": _WATCHED,
-    "gini-filter": _WATCHED,
-    "iv-filter": _WATCHED,
-    "vertical-boost": _WATCHED,
-    "vertical-forest": _WATCHED,
-    "auto-boost": _WATCHED,
-    "pso-trees": _WATCHED,
-    "vprf": _WATCHED,
-    "less-vfl": {
-        **_SMALL,
-        **_STEPS,
-        "pretrain_epochs": 0.5,
-        "pretrain_batch_size": 32,
-    },
-    "local-lasso": {**_SMALL, **_STEPS, "pretrain_epochs": 2},
+    **dict.fromkeys(_WATCHED_METHODS, _WATCHED),
+    "less-vfl": _SMALL | _STEPS | {"pretrain_epochs": 0.5, "pretrain_batch_size": 32},
+    "local-lasso": _SMALL | _STEPS | {"pretrain_epochs": 2},
 }
 # Behind noise on embeddings or gradients, whose deviation grows with the root of how
 # often a row is in a batch: few epochs, all rows in the first, and of two classes one
 # component, so that there is one number to protect (docs/selection.md).
-_FEW_RELEASES = {"pretrain_epochs": 1.0}
+_FEW_RELEASES: dict[str, Any] = {"pretrain_epochs": 1.0}
 _BEHIND_EMBEDDINGS = {"train_epochs": 2.0, "embedding_clip": 0.2}
 # Behind noise on gradients, nothing else is computed from labels: no stage 2, and an
 # end of training that is known before (`accounting.unpriced_uses`).
@@ -138,14 +127,15 @@ def _official(method: str, data: str) -> dict[str, Any]:
     known = STAND_INS.get(data, data)
     row = _COMMUNICATION_TABLE.get(known, _COMMUNICATION_TABLE[_ELSEWHERE])
     lam_local, lam_group, lam_server, epochs_less, epochs_local = row
-    values = dict(_OFFICIAL)
-    values["batch_size"] = 100 if known == "gina" else 1000
-    values["lam_party"] = lam_group if method == "group-lasso" else lam_local
-    values["lam_server"] = lam_server
-    values["pretrain_epochs"] = epochs_local if method == "local-lasso" else epochs_less
-    if known == "mimic3":
-        values |= {"party_step_size": 0.0001, "lam_scale": 100.0}
-    return values
+    is_mimic = known == "mimic3"
+    return {
+        **_OFFICIAL,
+        **({"party_step_size": 0.0001, "lam_scale": 100.0} if is_mimic else {}),
+        "batch_size": 100 if known == "gina" else 1000,
+        "lam_party": lam_group if method == "group-lasso" else lam_local,
+        "lam_server": lam_server,
+        "pretrain_epochs": epochs_local if method == "local-lasso" else epochs_less,
+    }
 
 
 def examples() -> list[Dataset]:
@@ -184,9 +174,8 @@ class Settings:
     def is_ensemble(self, seeds: Sequence[int]) -> bool:
         """Tell whether seeds share their rows, and can predict together."""
         is_plain = self.net.party_net is None and self.net.fusion_net is None
-        grows = "trees" in self.flat()
         shares = self.data.split_seed is not None and len(seeds) > 1
-        return shares and is_plain and not grows
+        return shares and is_plain and "trees" not in self.flat()
 
     def check_ensemble(self, seeds: Sequence[int]) -> None:
         """Refuse seeds whose models cannot be averaged."""
@@ -198,8 +187,8 @@ class Settings:
 
     def flat(self) -> dict[str, Any]:
         """Return all settings by name."""
-        own = (self.data, self.net, self.labels, self.config)
-        return {name: value for part in own for name, value in asdict(part).items()}
+        parts = (self.data, self.net, self.labels, self.config)
+        return {name: value for part in parts for name, value in asdict(part).items()}
 
     def shared(self) -> dict[str, Any]:
         """Return the settings that parties are told: shapes and method.
@@ -207,8 +196,8 @@ class Settings:
         How columns are prepared, what must be kept and what code makes a network is
         every party's own; labels are the server's.
         """
-        told = asdict(self.net) | asdict(self.config)
-        return {name: value for name, value in told.items() if name not in OWN}
+        both = asdict(self.net) | asdict(self.config)
+        return {name: value for name, value in both.items() if name not in OWN}
 
 
 def sections(method: str) -> tuple[type, type, type, type]:
@@ -218,25 +207,22 @@ def sections(method: str) -> tuple[type, type, type, type]:
 
 def _start(method: str, profile: str, dataset: Dataset) -> dict[str, Any]:
     """Return where a profile starts, besides the sections' own defaults."""
+    n_classes = len(dataset.label_names)
     if profile == "default":
         start = dict(_DEFAULT.get(method, {}))
-        if "components_per_column" in start and len(dataset.label_names) > 2:
+        if "components_per_column" in start and n_classes > 2:
             start |= SEVERAL
-        if start and len(dataset.label_names) > MANY_CLASSES:
+        if start and n_classes > MANY_CLASSES:
             start["embedding_size"] *= 2
         if start.get("schedule") == "watched":
             start |= _steps(dataset)
         return start
-    values: dict[str, Any] = {
-        **_PUBLISHED_DATA,
-        "scale": dataset.scale,
-        "split": dataset.split,
-    }
+    handling = {**_PUBLISHED_DATA, "scale": dataset.scale, "split": dataset.split}
     published = _official(method, dataset.name)
     if profile == "official-code":
-        return values | published
-    values |= {k: published[k] for k in ("batch_size", "pretrain_epochs")}
-    return values | _PAPER.get(method, {})
+        return handling | published
+    shared = {name: published[name] for name in ("batch_size", "pretrain_epochs")}
+    return handling | shared | _PAPER.get(method, {})
 
 
 def _steps(dataset: Dataset) -> dict[str, Any]:
@@ -254,7 +240,7 @@ def _behind_noise(given: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
     on_gradients = given.get("gradient_defence") == "gaussian"
     if not (on_embeddings or on_gradients):
         return {}
-    start: dict[str, Any] = dict(_FEW_RELEASES)
+    start = dict(_FEW_RELEASES)
     if on_embeddings:
         start |= _BEHIND_EMBEDDINGS
     if on_gradients:
@@ -318,21 +304,21 @@ def resolve(
         given[name] = settings.value_of(value, fields[name])
     if (method, profile) == (methods.DEFAULT, "default"):
         values |= _behind_noise(given, dataset)
-    found = from_flat(method, profile, values | given)
-    check_split(dataset, found.data)
-    return found
+    resolved = from_flat(method, profile, values | given)
+    check_split(dataset, resolved.data)
+    return resolved
 
 
-def transport(own: Settings) -> dict[str, Any]:
+def transport(chosen: Settings) -> dict[str, Any]:
     """Return the settings that decide how much a run sends, those it reads."""
-    values = own.flat()
+    values = chosen.flat()
     return {name: values[name] for name in TRANSPORT if name in values}
 
 
-def resolve_like(method: str, own: Settings, dataset: Dataset) -> Settings:
-    """Return another method's settings with the transport of `own`."""
+def resolve_like(method: str, other: Settings, dataset: Dataset) -> Settings:
+    """Return a method's settings, with the transport of `other` ones."""
     known = settings.fields_of(sections(method))
-    shared = {k: v for k, v in transport(own).items() if k in known}
+    shared = {k: v for k, v in transport(other).items() if k in known}
     return resolve(method, "default", dataset, shared)
 
 
@@ -342,11 +328,10 @@ def changed(header: Mapping[str, Any]) -> dict[str, Any]:
     What a profile sets is among them, and options of a data set are.
     """
     usual = from_flat(header["method"], header["profile"], {}).flat()
-    nothing = object()
     return {
         name: value
         for name, value in header["config"].items()
-        if usual.get(name, nothing) != value
+        if name not in usual or usual[name] != value
     }
 
 

@@ -14,20 +14,20 @@ from lessvfl.data import BinNames, Encoding
 
 def ratings_of(encoding: Encoding, outcome: Outcome) -> dict[str, Any] | None:
     """Return the rates of features by name, and their bins; None where are no rates."""
-    found = outcome.rating
-    if found is None:
+    rating = outcome.rating
+    if rating is None:
         return None
     features = [
         {"feature": name, "score": score}
-        for name, score in zip(encoding.features, found["scores"], strict=True)
+        for name, score in zip(encoding.features, rating["scores"], strict=True)
     ]
-    if "bins" in found:
+    if "bins" in rating:
         names = BinNames(encoding)
-        for one, table in zip(features, found["bins"], strict=True):
-            one["bins"] = _bins(names, table)
-    ordered = sorted(features, key=lambda one: -one["score"])
-    shared = {key: found.get(key) for key in ("measure", "false_share")}
-    return {**shared, "features": ordered}
+        for feature, table in zip(features, rating["bins"], strict=True):
+            feature["bins"] = _bins(names, table)
+    features.sort(key=lambda feature: -feature["score"])
+    shared = {key: rating.get(key) for key in ("measure", "false_share")}
+    return {**shared, "features": features}
 
 
 def _bins(names: BinNames, table: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -36,11 +36,11 @@ def _bins(names: BinNames, table: Mapping[str, Any]) -> list[dict[str, Any]]:
         names.name(table["columns"], {c: ends for c, *ends in ranges})
         for ranges in table["ranges"]
     ]
-    found = []
+    bins = []
     for place in sorted(range(len(named)), key=lambda i: named[i].place):
         counts = table["counts"][place]
         line = {"bin": named[place].text, "rows": sum(counts), "classes": counts}
         if "woe" in table:
             line["woe"] = table["woe"][place]
-        found.append({**line, "part": table["parts"][place]})
-    return found
+        bins.append({**line, "part": table["parts"][place]})
+    return bins

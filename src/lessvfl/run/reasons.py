@@ -10,7 +10,7 @@ of a party's features make up the party's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl.core.shapley import (
+from lessvfl.data import load_rows, write_table
+from lessvfl.errors import ConfigError, DataError
+from lessvfl.explanation.reasons import Explanation, FeatureShares
+from lessvfl.explanation.shapley import (
     Background,
     PartyShares,
     mean_embedding,
     share_among_features,
     share_among_parties,
 )
-from lessvfl.data import load_rows, write_table
-from lessvfl.errors import ConfigError, DataError
-from lessvfl.run.decide.sources import Labelled, Scoring
+from lessvfl.run.decide.sources import LabelledFile
 from lessvfl.run.fitted import FittedModel, FittedParty, FittedServer
 from lessvfl.run.folder import load
 from lessvfl.run.record import RunRecord
@@ -36,88 +37,6 @@ from lessvfl.terms import PartyId
 
 LEAST_ROWS = 10  # that a row may be compared with
 FILE = "reasons.csv"  # of a run folder
-UNNAMED = "its columns"  # of a party that tells of no single feature
-
-
-@dataclass(frozen=True)
-class FeatureShares:
-    """What features of one party add to the explained output."""
-
-    names: tuple[str, ...]
-    values: NDArray[np.float64]  # (n, features), NaN where the party does not tell
-    texts: Mapping[str, str] = field(default_factory=dict)  # that a letter may quote
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Contributions to the predictions of some rows.
-
-    Attributes
-    ----------
-    base : ndarray of shape (n,)
-        The explained output with every party at its mean.
-    parties : dict of ndarray of shape (n,)
-        What each party adds to it.
-    features : dict of FeatureShares
-        What the features of a party add up to that from, of the parties that tell.
-    explains : tuple of str
-        The class that the output is of, by row; empty for a regression.
-    toward : ndarray of shape (n,)
-        1 where that class is predicted, -1 where another is, 0 for a regression.
-    """
-
-    base: NDArray[np.float64]
-    parties: Mapping[PartyId, NDArray[np.float64]]
-    features: Mapping[PartyId, FeatureShares]
-    explains: tuple[str, ...]
-    toward: NDArray[np.int64]
-
-    @property
-    def output(self) -> NDArray[np.float64]:
-        """Return the explained output, which all contributions add up to."""
-        return self.base + sum(self.parties.values())
-
-    def columns(self, most: int = 3) -> dict[str, list[Any]]:
-        """Return the explanation as columns of a table, with so many reasons a row.
-
-        Reasons are what pushed most towards what is predicted (of a regression: either
-        way), a feature of a party that tells of them, or such a party as a whole.
-        """
-        found: dict[str, list[Any]] = {}
-        if self.explains:
-            found["explains"] = list(self.explains)
-        found["base"] = self.base.tolist()
-        for party, values in self.parties.items():
-            found[f"contribution_{party}"] = values.tolist()
-        words, amounts = self._candidates()
-        pushes = np.where(
-            self.toward[:, None] == 0, np.abs(amounts), amounts * self.toward[:, None]
-        )
-        pushes = np.nan_to_num(pushes, nan=0.0)
-        order = np.argsort(-pushes, axis=1, kind="stable")[:, :most]
-        for place in range(most):
-            texts: list[str | None] = [None] * len(amounts)
-            shares: list[float | None] = [None] * len(amounts)
-            if place < order.shape[1]:
-                for row, at in enumerate(order[:, place].tolist()):
-                    if pushes[row, at] > 0:
-                        texts[row], shares[row] = words[at], float(amounts[row, at])
-            found[f"reason_{place + 1}"] = texts
-            found[f"reason_{place + 1}_contribution"] = shares
-        return found
-
-    def _candidates(self) -> tuple[list[str], NDArray[np.float64]]:
-        """Return all reasons in words, and what they add to each row, (n, reasons)."""
-        words, parts = [], []
-        for party, values in self.parties.items():
-            own = self.features.get(party)
-            if own is None:
-                words.append(f"{party}: {UNNAMED}")
-                parts.append(values[:, None])
-            else:
-                words += [own.texts.get(n) or f"{party}: {n}" for n in own.names]
-                parts.append(own.values)
-        return words, np.concatenate(parts, axis=1)
 
 
 @dataclass(frozen=True)
@@ -148,10 +67,13 @@ class ServerReasons:
 
     def take(self, rows: slice) -> ServerReasons:
         """Return the part of some rows."""
-        own = self.shares
-        slopes = None if own.slopes is None else tuple(one[rows] for one in own.slopes)
-        some = PartyShares(own.base[rows], own.values[rows], slopes)
-        return replace(self, z=self.z[rows], shares=some)
+        slopes = self.shares.slopes
+        shares = PartyShares(
+            self.shares.base[rows],
+            self.shares.values[rows],
+            None if slopes is None else tuple(slope[rows] for slope in slopes),
+        )
+        return replace(self, z=self.z[rows], shares=shares)
 
     def slopes(self, party: PartyId) -> Tensor | None:
         """Return what a party splits its share by, (n, E_m); None: these are trees."""
@@ -163,14 +85,27 @@ class ServerReasons:
         """Return what the output of the network is multiplied by; 1 for classes."""
         return self.model.label_scale if self.model.task == "regression" else 1.0
 
-    def explanation(self, told: Mapping[PartyId, FeatureShares]) -> Explanation:
-        """Put together what parties tell."""
-        model, shares = self.model, self.shares
-        shift = model.label_shift if model.task == "regression" else 0.0
-        values = shares.values.numpy()
-        parties = {name: values[:, m] for m, name in enumerate(model.party_names)}
-        explains, toward = _explains(model, self.z)
-        return Explanation(shares.base.numpy() + shift, parties, told, explains, toward)
+    def explanation(self, features: Mapping[PartyId, FeatureShares]) -> Explanation:
+        """Put together what parties tell of their features."""
+        model, n_rows = self.model, len(self.z)
+        shift, explains = 0.0, tuple[str, ...]()
+        toward = np.ones(n_rows, dtype=np.int64)
+        if model.task == "regression":
+            shift, toward = model.label_shift, np.zeros_like(toward)
+        elif model.task == "binary":
+            name = model.label_names[model.positive]
+            explains = (name,) * n_rows
+            toward = np.where(model.answers(self.z) == name, 1, -1)
+        else:
+            explains = tuple(model.answers(self.z).tolist())
+        values = self.shares.values.numpy()
+        return Explanation(
+            base=self.shares.base.numpy() + shift,
+            parties={name: values[:, m] for m, name in enumerate(model.party_names)},
+            features=features,
+            explains=explains,
+            toward=toward,
+        )
 
 
 def _weights(model: FittedServer, z: NDArray[Any]) -> NDArray[np.float64]:
@@ -182,19 +117,6 @@ def _weights(model: FittedServer, z: NDArray[Any]) -> NDArray[np.float64]:
     weights = np.full(z.shape, -1 / z.shape[1])
     weights[np.arange(len(z)), model.moved(z).argmax(axis=1)] += 1.0
     return weights
-
-
-def _explains(
-    model: FittedServer, z: NDArray[Any]
-) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return the class that is explained, and whether it is predicted."""
-    if model.task == "regression":
-        return (), np.zeros(len(z), dtype=np.int64)
-    predicted = model.answers(z)
-    if model.task == "binary":
-        name = model.label_names[model.positive]
-        return (name,) * len(z), np.where(predicted == name, 1, -1)
-    return tuple(predicted.tolist()), np.ones(len(z), dtype=np.int64)
 
 
 def features_of(
@@ -247,24 +169,21 @@ def explain(
             f"{LEAST_ROWS} rows or more. Got {others.n_rows}."
         )
     speaking = [party for party in model.parties if party.constant is None]
-    compared = {party.name: party.encoded(others) for party in speaking}
-    means = {
-        party.name: mean_embedding(party.net, compared[party.name])
-        for party in speaking
-    }
+    compared = [(party, party.encoded(others)) for party in speaking]
+    means = {party.name: mean_embedding(party.net, x) for party, x in compared}
     blocks = [party.embed(frame) for party in model.parties]
     server = ServerReasons.of(model, blocks, means, frame.n_rows)
-    told = {}
-    for party in speaking:
+    features = {}
+    for party, x in compared:
         slopes = server.slopes(party.name)
         if slopes is not None:
-            rows = Background.of(party.net, compared[party.name], means[party.name])
-            own = features_of(party, party.encoded(frame), rows, slopes)
-            told[party.name] = replace(own, texts=texts or {})
-    return server.explanation(told)
+            rows = Background.of(party.net, x)
+            shares = features_of(party, party.encoded(frame), rows, slopes)
+            features[party.name] = replace(shares, texts=texts or {})
+    return server.explanation(features)
 
 
-def explain_table(folder: Path, table: Labelled, how: Scoring, most: int) -> Path:
+def explain_table(folder: Path, file: LabelledFile, most: int) -> Path:
     """Write why the model of a run folder predicts what it does for rows of a file."""
     if RunRecord.read(folder).side != "all":
         raise ConfigError(
@@ -272,12 +191,10 @@ def explain_table(folder: Path, table: Labelled, how: Scoring, most: int) -> Pat
             "run --out' writes it. Got that of one side; 'lessvfl predict server "
             "--reasons' asks the parties."
         )
-    model = load(folder, how.seed, trust_code=how.trust_code).inferring(how.inference)
-    rows, _, _ = load_rows(table.path, model.columns, table.label, model.texts)
-    why = explain(model, rows).columns(most)
-    said = {
-        "row": list(range(rows.n_rows)),
-        "prediction": model.predict(rows).tolist(),
-    }
-    write_table(folder / FILE, said | why)
+    model = load(folder, file.seed, trust_code=file.trust_code)
+    model = model.inferring(file.inference)
+    rows, _, _ = load_rows(file.path, model.columns, file.label, model.texts)
+    places = list(range(rows.n_rows))
+    columns = {"row": places, "prediction": model.predict(rows).tolist()}
+    write_table(folder / FILE, columns | explain(model, rows).columns(most))
     return folder / FILE

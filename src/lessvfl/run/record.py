@@ -32,6 +32,8 @@ JOURNAL = "predictions.jsonl"  # of a party: a line for each request to predict
 TOLD = "reasons told"  # there: a request whose answer named features
 EFFECTS = "effects.json"  # of a party: curves by the slopes that reasons brought
 NO_FILES = (errno.EMFILE, errno.ENFILE)  # want of descriptors, which may pass
+# What reading an arbitrary file may raise; the last where it is nested too deeply.
+FAULTS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 FILES_SECONDS = 30.0  # for how long a write is tried again then
 SCHEMA = 3  # of run folders; 1 had no sides, 2 other reasons of features
 
@@ -69,29 +71,23 @@ def write_atomically(path: Path, content: bytes, mode: int | None = None) -> Non
     `mode` are its permissions where they must not be the usual ones. Where there is no
     descriptor left, it is tried again for a while.
     """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     end = time.monotonic() + FILES_SECONDS
     while True:
         try:
-            return _write_once(path, content, mode)
-        except OSError as error:
-            if error.errno not in NO_FILES or time.monotonic() > end:
+            with open(partial, "wb") as stream:
+                if mode is not None:
+                    os.fchmod(stream.fileno(), mode)
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            return os.replace(partial, path)
+        except BaseException as error:
+            partial.unlink(missing_ok=True)
+            is_full = isinstance(error, OSError) and error.errno in NO_FILES
+            if not is_full or time.monotonic() > end:
                 raise
         time.sleep(0.1)
-
-
-def _write_once(path: Path, content: bytes, mode: int | None) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "wb") as stream:
-            if mode is not None:
-                os.fchmod(stream.fileno(), mode)
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def read_private(path: Path, what: str) -> bytes:
@@ -137,16 +133,13 @@ def _plain(value: Any, where: str, misfits: dict[str, str]) -> Any:
 
     These are written into `misfits`, by their place.
     """
-    if isinstance(value, Mapping):
-        return {
-            str(key): _plain(one, f"{where}.{key}".lstrip("."), misfits)
-            for key, one in value.items()
+    if isinstance(value, Mapping | list | tuple):
+        parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+        plain = {
+            str(key): _plain(part, f"{where}.{key}".lstrip("."), misfits)
+            for key, part in parts
         }
-    if isinstance(value, list | tuple):
-        return [
-            _plain(one, f"{where}.{place}".lstrip("."), misfits)
-            for place, one in enumerate(value)
-        ]
+        return plain if isinstance(value, Mapping) else [*plain.values()]
     is_number = isinstance(value, int | float) and math.isfinite(value)
     if value is None or is_number or isinstance(value, str):
         return value
@@ -187,8 +180,8 @@ def unwritten(folder: Path, what: str, error: BaseException) -> RecordError:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read one object of a run folder."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 @dataclass
@@ -276,26 +269,23 @@ class RunRecord:
                 )
             record = cls._parse(lines)
             if record.side == "server" and (path.parent / OWN / FILE_NAME).is_file():
-                own = cls.read(path.parent / OWN)
-                if own.header["run"] == record.header["run"]:
-                    record._take_up(own)
+                party = cls.read(path.parent / OWN)
+                if party.header["run"] == record.header["run"]:
+                    record._take_up(party)
             return record
         except RecordError:
             raise
-        except (
-            *(ValueError, KeyError, TypeError, AttributeError),
-            RecursionError,  # nested too deeply
-        ) as problem:
+        except FAULTS as problem:
             raise RecordError(
                 f"'{path}' is not a record of lessvfl: every line must be one JSON "
                 "object, a header first, runs with their points, and an end last. "
                 f"Got {type(problem).__name__}: {problem}."
             ) from None
 
-    def _take_up(self, own: RunRecord) -> None:
+    def _take_up(self, party: RunRecord) -> None:
         """Add what the party of a server's own columns knows: verdicts and evidence."""
-        self.consensus |= own.consensus
-        evidence = {run["seed"]: run.get("selection") for run in own.runs}
+        self.consensus |= party.consensus
+        evidence = {run["seed"]: run.get("selection") for run in party.runs}
         for run in self.runs:
             both = (run.get("selection") or {}) | (evidence.get(run["seed"]) or {})
             run["selection"] = both
@@ -322,11 +312,14 @@ class RunRecord:
                 runs[line.pop("seed")]["curve"].append(line)
             else:
                 raise ValueError(f"a line of kind {kind!r}")
-        status, message, consensus = (
-            end[name] for name in ("status", "message", "consensus")
+        return cls(
+            header,
+            list(runs.values()),
+            status=end["status"],
+            message=end["message"],
+            consensus=end["consensus"],
+            ensemble=end.get("ensemble"),
         )
-        own = (list(runs.values()), status, message, consensus, end.get("ensemble"))
-        return cls(header, *own)
 
 
 def read_journal(folder: Path) -> dict[str, Any]:
@@ -334,29 +327,32 @@ def read_journal(folder: Path) -> dict[str, Any]:
 
     Nothing where it never predicted.
     """
-    path, n_requests, n_rows, n_told, last = folder / JOURNAL, 0, 0, 0, None
+    path, n_requests, n_rows, n_explained, last = folder / JOURNAL, 0, 0, 0, None
     if not path.is_file():
         return {}
     try:
         with open(path, encoding="utf-8") as lines:
             for line in lines:
-                if line.endswith("\n"):  # else it is being written
-                    one = json.loads(line)
-                    if str(one.get("asked")).startswith("reasons"):
-                        n_told += int(one["rows"]) * (one["asked"] == TOLD)
-                        last = str(one["time"])
-                    elif int(one["rows"]):  # others ask for no embedding, or get none
-                        n_requests, n_rows = n_requests + 1, n_rows + int(one["rows"])
-                        last = str(one["time"])
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+                if not line.endswith("\n"):  # it is being written
+                    continue
+                request = json.loads(line)
+                n_asked = int(request["rows"])
+                if str(request.get("asked")).startswith("reasons"):
+                    n_explained += n_asked * (request["asked"] == TOLD)
+                elif n_asked:
+                    n_requests, n_rows = n_requests + 1, n_rows + n_asked
+                else:  # it asks for no embedding, or gets none
+                    continue
+                last = str(request["time"])
+    except FAULTS as problem:
         raise RecordError(
             f"'{path}' must hold one JSON object a line, as a party writes it. Got "
             f"{type(problem).__name__}: {problem}."
         ) from None
     if last is None:
         return {}
-    found = {"requests": n_requests, "rows": n_rows, "last": last}
-    return found | ({"told": n_told} if n_told else {})
+    journal = {"requests": n_requests, "rows": n_rows, "last": last}
+    return journal | ({"told": n_explained} if n_explained else {})
 
 
 def alike_words(whose: str, selections: Iterable[Mapping[str, Any] | None]) -> str:
@@ -369,14 +365,12 @@ def alike_words(whose: str, selections: Iterable[Mapping[str, Any] | None]) -> s
     "31% of the rows in the file of party 'a' have a near copy that"
     """
     known = [how for how in selections if how]
-    found = [how["alike"] for how in known if how.get("alike")]
+    alike = [how["alike"] for how in known if how.get("alike")]
     near = [how["near_copies"] for how in known if how.get("near_copies")]
     words = []
-    if found:
-        columns, labels = (
-            statistics.fmean(one[name] for one in found)
-            for name in ("columns", "responses")
-        )
+    if alike:
+        columns = statistics.fmean(shares["columns"] for shares in alike)
+        labels = statistics.fmean(shares["responses"] for shares in alike)
         words.append(
             f"Rows next to each other in the file of {whose} are alike (lag-one "
             f"correlation {columns:.2f} of columns, {labels:.2f} of what the labels "

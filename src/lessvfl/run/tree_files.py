@@ -6,8 +6,7 @@ cell, and with numbers on both sides of its threshold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,44 +43,30 @@ def party_trees(party: FittedParty) -> dict[str, Any]:
         asked = {*cells.sources[rule.column].tolist(), int(cells.flags[rule.column])}
         columns = {int(owner[source]) for source in asked - {NONE}}
         if len(columns) > 1:
-            some = ", ".join(f"'{party.encoding.names[i]}'" for i in sorted(columns))
+            names = ", ".join(f"'{party.encoding.names[i]}'" for i in sorted(columns))
             raise ConfigError(
                 f"A split of party '{party.name}' must be of one column to be written "
-                f"as JSON; the other formats take any. Got one of {some}."
+                f"as JSON; the other formats take any. Got one of {names}."
             )
-        (column,) = columns
-        asked_net = replace(net, rules=(rule,))
-        one = _Asked(asked_net, party.encoding.columns[column], int(starts[column]))
-        splits.append({"component": place, **one.described()})
+        (index,) = columns
+        column = party.encoding.columns[index]
+        split = _Split(replace(net, rules=(rule,)), column, int(starts[index]))
+        about = {"component": place, "column": column.name}
+        is_text = column.kind == "categorical"
+        splits.append(about | (split.of_texts() if is_text else split.of_numbers()))
     return {"party": party.name, "features": list(party.kept), "splits": splits}
 
 
-class _Asked:
-    """A split of one source column, which is asked what it does with cells."""
+@dataclass(frozen=True)
+class _Split:
+    """A split of one column of the table, which is asked what it does with cells."""
 
-    def __init__(self, net: Splits, column: EncodedColumn, start: int) -> None:
-        self.net, self.column, self.start = net, column, start
-        (rule,) = net.rules
-        sources = net.cells.sources[rule.column]
-        self.sources = (sources[sources != NONE] - start).tolist()  # in the column
+    net: Splits  # with one rule
+    column: EncodedColumn
+    start: int  # of the column among the encoded ones
 
-    def described(self) -> dict[str, Any]:
-        """Return what goes left, in values of the column."""
-        told: dict[str, Any] = {"column": self.column.name}
-        if self.column.kind == "categorical":
-            return told | self._category()
-        values = self.column.width - self.column.flag
-        parts = [place for place in self.sources if place < values]
-        (missing,) = self._left(_encoded(self.column, np.array([np.nan])))
-        end = {"missing_goes_left": bool(missing)}
-        if not parts:  # a flag alone
-            (others,) = self._left(_encoded(self.column, np.array([self._some()])))
-            return told | {"others_go_left": bool(others)} | end
-        if self.column.kind == "date":
-            told["part"] = DATE_PARTS[parts[0]]
-        return told | self._number(parts[0]) | end
-
-    def _category(self) -> dict[str, Any]:
+    def of_texts(self) -> dict[str, Any]:
+        """Return which categories go left."""
         codes = codes_of(self.column)
         rows = np.eye(self.column.width)
         never = np.zeros((1, self.column.width))
@@ -93,28 +78,37 @@ class _Asked:
             "unseen_goes_left": unseen,
         }
 
-    def _number(self, part: int) -> dict[str, Any]:
+    def of_numbers(self) -> dict[str, Any]:
         """Return up to which number, or above which, cells go left."""
-        net, (rule,) = self.net, self.net.rules
+        column, net, (rule,) = self.column, self.net, self.net.rules
+        sources = net.cells.sources[rule.column]
+        asked = (sources[sources != NONE] - self.start).tolist()  # of the column
+        parts = [part for part in asked if part < column.width - column.flag]
+        cells = np.array([np.nan, float(column.fill)])
+        missing, filled = self._left(_encoded(column, cells)).tolist()
+        end = {"missing_goes_left": missing}
+        if not parts:  # a flag alone
+            return {"others_go_left": filled} | end
+        (part, *_) = parts
+        named = {"part": DATE_PARTS[part]} if column.kind == "date" else {}
         at = float(net.cells.middles[self.start + part])
         if not net.cells.categorical[rule.column]:
             at = net.bins.last_left(rule)
-        if not np.isfinite(at):
-            left = at > 0 if np.isinf(at) else self._refuse()
-            return {"others_go_left": left}
-        rows = np.zeros((2, self.column.width))
+        if np.isnan(at):
+            raise ConfigError(
+                f"A split of column '{column.name}' must send all numbers up to one "
+                "of them left to be written as JSON; '--format safetensors' takes any. "
+                "Got another."
+            )
+        if np.isinf(at):
+            return {**named, "others_go_left": at > 0, **end}
+        rows = np.zeros((2, column.width))
         rows[:, part] = around = _around(at, _format(net))
         below, above = self._left(rows).tolist()
         if below == above:
-            return {"others_go_left": below}
-        return {"at_most" if below else "above": self._threshold(part, *around)}
-
-    def _refuse(self) -> bool:
-        raise ConfigError(
-            f"A split of column '{self.column.name}' must send all numbers up to one "
-            "of them left to be written as JSON; '--format safetensors' takes any. "
-            "Got another."
-        )
+            return {**named, "others_go_left": below, **end}
+        threshold = self._threshold(part, *around)
+        return {**named, "at_most" if below else "above": threshold, **end}
 
     def _threshold(self, part: int, at: float, above: float) -> float:
         """Return the largest number of the column that is encoded as `at` or less.
@@ -128,17 +122,13 @@ class _Asked:
         near = edge * column.scale + column.shift
         if column.knots:
             near = float(np.interp(near, column.levels, column.knots))
-        some = [near]
+        numbers = [near]
         for _ in range(NEARBY):
-            ends = np.nextafter(some[0], -np.inf), np.nextafter(some[-1], np.inf)
-            some = [float(ends[0]), *some, float(ends[1])]
-        found = _encoded(column, np.array(some))[:, part]
-        fits = found.astype(_format(self.net)) <= at
-        return float(some[int(np.flatnonzero(fits)[-1])] if fits.any() else some[0])
-
-    def _some(self) -> float:
-        """Return a cell that is not missing."""
-        return float(self.column.fill)
+            ends = np.nextafter(numbers[0], -np.inf), np.nextafter(numbers[-1], np.inf)
+            numbers = [float(ends[0]), *numbers, float(ends[1])]
+        encoded = _encoded(column, np.array(numbers))[:, part]
+        fits = encoded.astype(_format(self.net)) <= at
+        return numbers[int(np.flatnonzero(fits)[-1]) if fits.any() else 0]
 
     def _left(self, rows: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which encoded cells of the column the split sends left."""
@@ -161,10 +151,20 @@ def server_trees(model: FittedServer) -> dict[str, Any]:
     A node asks a component of a party's; where that is 1, a row goes left.
     """
     net = _grown(model.fusion, TreeSum, "the server")
-    places = [(party, i) for party, size in _sized(model) for i in range(size)]
+    sizes = dict(zip(model.party_names, model.sizes, strict=True))
+    places = [(party, i) for party, size in sizes.items() for i in range(size)]
+
+    def node_of(root: int, node: int) -> dict[str, Any]:
+        left, right = net.children[node].tolist()
+        if left == node:
+            return {"value": net.values[node].tolist()}
+        party, component = places[int(net.components[node])]
+        children = {"left": left - root, "right": right - root}
+        return {"party": party, "component": component, **children}
+
     roots = net.roots.tolist()
     trees = [
-        [_node(net, root, node, places) for node in range(root, end)]
+        [node_of(root, node) for node in range(root, end)]
         for root, end in zip(roots, [*roots[1:], len(net.children)], strict=True)
     ]
     return {
@@ -173,7 +173,7 @@ def server_trees(model: FittedServer) -> dict[str, Any]:
         "label_shift": model.label_shift,
         "label_scale": model.label_scale,
         "threshold": None if model.threshold is None else list(model.threshold),
-        "components": dict(_sized(model)),
+        "components": sizes,
         "start": net.start.tolist(),
         "combine": "mean" if net.shares else "sum",
         "link": "shares" if net.shares == 1 else LINKS[model.task],
@@ -181,32 +181,15 @@ def server_trees(model: FittedServer) -> dict[str, Any]:
     }
 
 
-def _sized(model: FittedServer) -> Iterator[tuple[str, int]]:
-    yield from zip(model.party_names, model.sizes, strict=True)
-
-
-def _node(
-    net: TreeSum, root: int, node: int, places: list[tuple[str, int]]
-) -> dict[str, Any]:
-    left, right = net.children[node].tolist()
-    if left == node:
-        return {"value": net.values[node].tolist()}
-    party, component = places[int(net.components[node])]
-    children = {"left": left - root, "right": right - root}
-    return {"party": party, "component": component, **children}
-
-
-def _other(net: Any) -> str:
-    return "trees that vote" if isinstance(net, Votes | VoteSum) else "a network"
-
-
 def _grown(net: Any, kind: type[TreePart], owner: str) -> TreePart:
-    if not isinstance(net, kind):
-        raise ConfigError(
-            f"The export of {owner} must be of trees to be JSON; networks are written "
-            f"as onnx or safetensors. Got {_other(net)}."
-        )
-    return net
+    """Return a network of this kind, or refuse one of another."""
+    if isinstance(net, kind):
+        return net
+    other = "trees that vote" if isinstance(net, Votes | VoteSum) else "a network"
+    raise ConfigError(
+        f"The export of {owner} must be of trees to be JSON; networks are written "
+        f"as onnx or safetensors. Got {other}."
+    )
 
 
 def _around(value: float, dtype: np.dtype[Any]) -> tuple[float, float]:

@@ -8,7 +8,6 @@ verdict on what a party removed.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -36,16 +35,16 @@ def consensus(
     >>> consensus([first, second, second])["bank"]["recommended"]
     ['income']
     """
-    found = {}
+    by_party = {}
     for party in dict.fromkeys(name for run in runs for name in run):
-        own = [run[party] for run in runs if party in run]
-        kept = Counter(name for one in own for name in one["kept"])
-        removed = Counter(name for one in own for name in one["removed"])
+        lists = [run[party] for run in runs if party in run]
+        kept = Counter(name for names in lists for name in names["kept"])
+        removed = Counter(name for names in lists for name in names["removed"])
         share = {name: n / (n + removed[name]) for name, n in kept.items()}
         share = dict(sorted(share.items(), key=lambda item: -item[1]))
         recommended = [name for name, part in share.items() if part >= 0.5]
-        found[party] = {"recommended": recommended, "share": share}
-    return found
+        by_party[party] = {"recommended": recommended, "share": share}
+    return by_party
 
 
 def agreed(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -55,34 +54,35 @@ def agreed(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     has told of none.
     """
     known = [
-        {party: one for party, one in run["features"].items() if one is not None}
+        {party: names for party, names in run["features"].items() if names is not None}
         for run in runs
     ]
-    found = consensus(known)
-    for party, one in found.items():
-        own = [
+    by_party = consensus(known)
+    for party, recommended in by_party.items():
+        of_runs = [
             (features[party], (run.get("selection") or {}).get(party))
             for features, run in zip(known, runs, strict=True)
             if party in features
         ]
-        lists = (one[key] for one, _ in own for key in ("kept", "removed"))
-        names = dict.fromkeys(itertools.chain.from_iterable(lists))
-        one["verdicts"] = {name: _verdict(name, own) for name in names}
-    return found
+        names = dict.fromkeys(
+            n for f, _ in of_runs for n in [*f["kept"], *f["removed"]]
+        )
+        recommended["verdicts"] = {name: _verdict(name, of_runs) for name in names}
+    return by_party
 
 
 def _verdict(
-    name: str, own: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+    name: str, of_runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
 ) -> ColumnVerdict:
     """Say whether a model needs a column, does not, or runs cannot tell.
 
     Not needed is what has at most a little effect, and no sign of one along a curve or
     in a pair. Undecided is what may have more, what some runs keep and some do not, and
-    what was left out because no more were allowed. `own` are the features of its party
-    in every run, and how they were chosen.
+    what was left out because no more were allowed. `of_runs` are the features of its
+    party in every run, and how they were chosen.
     """
-    kept = [how for features, how in own if name in features["kept"]]
-    removed = [how for features, how in own if name in features["removed"]]
+    kept = [how for features, how in of_runs if name in features["kept"]]
+    removed = [how for features, how in of_runs if name in features["removed"]]
     both, (low, high) = kept + removed, SOMETIMES
     if len(both) > 1 and low <= len(kept) / len(both) <= high:
         return "undecided"

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lessvfl.core.shapley import Background
 from lessvfl.data import Frame
 from lessvfl.errors import (
     ConfigError,
@@ -30,13 +29,15 @@ from lessvfl.errors import (
     PolicyError,
     ProtocolError,
 )
+from lessvfl.explanation.effects import effect_curves
+from lessvfl.explanation.reasons import FeatureShares
+from lessvfl.explanation.shapley import Background
 from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.background import read_background
 from lessvfl.remote.predict.aligned import Send
-from lessvfl.run.effects import effect_curves
 from lessvfl.run.ensemble import merge_parties
 from lessvfl.run.fitted import FittedParty
-from lessvfl.run.reasons import FeatureShares, ServerReasons, features_of
+from lessvfl.run.reasons import ServerReasons, features_of
 from lessvfl.run.record import EFFECTS, read_json, write_json
 from lessvfl.terms import PartyId
 from lessvfl.wire import codec, control
@@ -165,7 +166,9 @@ class PartyReasons:
             mean += (np.array(known["slopes"]) - mean) * (known["rows"] / n_rows)
         models = [party for party, _ in self._parts]
         whole = merge_parties(models) if len(models) > 1 else models[0]
-        curves = effect_curves(whole, table, torch.from_numpy(mean))
+        curves = effect_curves(
+            whole.encoding, whole.embed, table, torch.from_numpy(mean)
+        )
         found = {"seeds": [*seeds], "rows": n_rows, "slopes": mean.tolist()}
         write_json(path, found | {"curves": curves}, mode=0o600)
 

@@ -13,17 +13,20 @@ from numpy.typing import NDArray
 from lessvfl import __version__
 from lessvfl.errors import ConfigError
 from lessvfl.run.decide import fitting
-from lessvfl.run.decide.cut_offs import Aim, outcome, threshold_of
-from lessvfl.run.decide.groups import FEW, by_group
-from lessvfl.run.decide.kept import KeptDecision
-from lessvfl.run.decide.marks import NO_MARKS, RowMarks
-from lessvfl.run.decide.ranking import ranking
+from lessvfl.run.decide.fitting import Aim, outcome
+from lessvfl.run.decide.kept import KeptDecision, RowMarks
 from lessvfl.run.decide.recalibration import RecalibrationKind, sigmoid
 from lessvfl.run.decide.scored import ScoredRows
-from lessvfl.run.decide.sources import Labelled, ScoredSource, Scoring, score
+from lessvfl.run.decide.scores import (
+    FEW,
+    by_group,
+    intervals_of,
+    ranking,
+    scores_of,
+)
+from lessvfl.run.decide.sources import LabelledFile, ScoredSource, score
 from lessvfl.run.folder import keep_decision, kept_decision
 from lessvfl.run.record import RunRecord
-from lessvfl.run.scores import intervals_of, scores_of
 from lessvfl.terms import listed
 
 FITTED = ("auc", "brier", "calibration_error")  # what a recalibration may change
@@ -43,16 +46,14 @@ class Asked:
         return self.recalibrate is not None or self.aim is not None
 
 
-def evaluate_folder(
-    folder: Path, table: Labelled, how: Scoring, asked: Asked
-) -> dict[str, Any]:
+def evaluate_folder(folder: Path, file: LabelledFile, asked: Asked) -> dict[str, Any]:
     """Return what `lessvfl evaluate --json` prints, and keep what is to be kept."""
     if asked.keep and not asked.is_fitting:
         raise ConfigError(
             "With --keep there must be something to keep: --cost, --rate, --precision "
             "or --recalibrate. Got none of them."
         )
-    header, source = RunRecord.read(folder).header, score(folder, table, how)
+    header, source = RunRecord.read(folder).header, score(folder, file)
     rows, before = source.rows, None
     notes = list(source.notes)
     warnings = own_rows(rows, header["data"].get("classes"))
@@ -62,33 +63,41 @@ def evaluate_folder(
         rows = rows.deciding(before)
         notes.append(f"Applied as kept: {before.words}.")
         warnings += same_rows(before, source)
-    found: dict[str, Any] = {
+    scores = evaluate(rows, asked, file.by)
+    notes += scores["notes"]
+    kept = None
+    if asked.keep:
+        new = to_keep(
+            rows,
+            asked,
+            before,
+            name=file.path.stem,
+            digest=source.digest,
+            marks=source.marks(),
+        )
+        path = keep_decision(folder, source.seed, new)
+        kept = {**new.summary, "file": str(path)}
+        notes.append(f"Kept for later predictions: {new.words}.")
+        if source.counts["joined"] is not None:
+            notes.append(
+                "The file of predictions was decided before: predict again for what "
+                "is decided by it, and for its reasons."
+            )
+    return {
         "lessvfl": __version__,
-        "data": {"name": table.name, "n_rows": len(rows)},
+        "data": {"name": file.path.stem, "n_rows": len(rows)},
         "model": {
             "data": header["data"]["name"],
             "method": header["method"],
             "seed": source.seed,
         },
-        **evaluate(rows, asked, table.by),
+        **scores,
         **source.counts,
         "applied": None if before is None else before.summary,
-        "kept": None,
+        "kept": kept,
+        "notes": notes,
+        "warnings": [*warnings, *scores["warnings"]],
     }
-    found["notes"] = [*notes, *found["notes"]]
-    found["warnings"] = [*warnings, *found["warnings"]]
-    if asked.keep:
-        chosen_on = (table.name, source.digest, source.marks())
-        new = to_keep(rows, asked, before, *chosen_on)
-        path = keep_decision(folder, source.seed, new)
-        found["kept"] = {**new.summary, "file": str(path)}
-        found["notes"].append(f"Kept for later predictions: {new.words}.")
-        if source.counts["joined"] is not None:
-            found["notes"].append(
-                "The file of predictions was decided before: predict again for what "
-                "is decided by it, and for its reasons."
-            )
-    return found
 
 
 def evaluate(rows: ScoredRows, asked: Asked, by: str | None = None) -> dict[str, Any]:
@@ -98,58 +107,52 @@ def evaluate(rows: ScoredRows, asked: Asked, by: str | None = None) -> dict[str,
     the name of the column that rows are grouped by.
     """
     of_classes = rows.task != "regression"
-    if asked.recalibrate is not None:
-        fitting.check_task(rows, "A recalibration", of_two=False)
-    if asked.aim is not None:
-        fitting.check_task(rows, "A cut-off", of_two=True)
-    found = scores_of(rows)
-    found["intervals"] = intervals_of(rows, found)
-    ranks = ranking(rows)
-    found |= ranks
+    if asked.is_fitting and not of_classes:
+        what = "A cut-off" if asked.recalibrate is None else "A recalibration"
+        raise ConfigError(f"{what} needs classes. Got a regression model.")
+    if asked.aim is not None and rows.task != "binary":
+        raise ConfigError(
+            f"A cut-off needs two classes. Got a model of {len(rows.label_names)}."
+        )
+    numbers = scores_of(rows)
+    numbers["intervals"] = intervals_of(rows, numbers)
+    numbers |= ranking(rows)
     if of_classes and (rows.y == rows.y[0]).all():
-        why = found["undefined"].get("auc")
-        found["undefined"] |= dict.fromkeys(("ks", "gini"), why)
+        why = numbers["undefined"].get("auc")
+        numbers["undefined"] |= dict.fromkeys(("ks", "gini"), why)
     decided = rows.decided if of_classes else np.zeros(len(rows), dtype=np.int64)
-    if rows.task == "binary":
-        found["decisions"] = _decisions(rows, rows.decided, asked.aim)
-    found |= {"recalibration": None, "cut_off": None, "groups": None}
+    if rows.task == "binary":  # without a new cut-off
+        t = rows.threshold or (0.5, 0.5)
+        at = t[rows.positive] / (t[0] + t[1])  # p / t is the larger one from here on
+        counts = outcome(rows.hits, decided == rows.positive, asked.aim)
+        numbers["decisions"] = {"at": at, **counts}
+    numbers |= {"recalibration": None, "cut_off": None, "groups": None}
+    warnings: list[str] = []
     if asked.is_fitting:
-        fitted = fitting.fit_all(rows, asked.recalibrate, asked.aim)
+        decision, cut = fitting.fit(rows, asked.recalibrate, asked.aim)
         crossed = fitting.cross_fit(rows, asked.recalibrate, asked.aim)
         if asked.recalibrate is not None:
-            found["recalibration"] = _recalibration(rows, crossed, asked.recalibrate)
-        if asked.aim is not None:
-            assert fitted.cut is not None
-            taken = fitted.apply(rows).decided == rows.positive
-            found["cut_off"] = _cut_off(crossed, fitted.cut, asked.aim, taken)
+            after = scores_of(crossed.rows)
+            numbers["recalibration"] = {
+                "kind": asked.recalibrate,
+                "how": fitting.HOW,
+                "before": {name: numbers[name] for name in FITTED},
+                "after": {name: after[name] for name in FITTED},
+                "calibration": ranking(crossed.rows)["calibration"],
+            }
+        if asked.aim is not None and cut is not None:
+            taken = rows.deciding(decision).decided == rows.positive
+            numbers["cut_off"] = _cut_off(crossed, cut, asked.aim, taken)
         rows, decided = crossed.rows, crossed.decided
     if rows.groups is not None and by is not None:
-        found["groups"] = by_group(rows, decided, by)
-    return found | {"notes": _notes(found), "warnings": _warnings(found)}
-
-
-def _decisions(
-    rows: ScoredRows, decided: NDArray[np.int64], aim: Aim | None
-) -> dict[str, Any]:
-    """Return how rows are decided on without a new cut-off."""
-    t = rows.threshold or (0.5, 0.5)
-    at = t[rows.positive] / (t[0] + t[1])  # p / t is the larger one from here on
-    return {"at": at, **outcome(rows.hits, decided == rows.positive, aim)}
-
-
-def _recalibration(
-    rows: ScoredRows, crossed: fitting.CrossFitted, kind: RecalibrationKind
-) -> dict[str, Any]:
-    """Return what a recalibration changes, each row by others."""
-    after = scores_of(crossed.rows)
-    before = scores_of(rows)
-    return {
-        "kind": kind,
-        "how": fitting.HOW,
-        "before": {name: before[name] for name in FITTED},
-        "after": {name: after[name] for name in FITTED},
-        "calibration": ranking(crossed.rows)["calibration"],
-    }
+        groups = numbers["groups"] = by_group(rows, decided, by)
+        if groups["few"]:
+            few = listed([f"'{name}'" for name in groups["few"]])
+            warnings.append(
+                f"Groups of '{by}' with fewer than {FEW} rows, whose numbers say "
+                f"little: {few}."
+            )
+    return numbers | {"notes": _notes(numbers), "warnings": warnings}
 
 
 def _cut_off(
@@ -160,7 +163,7 @@ def _cut_off(
     `taken` are the rows that the cut-off itself takes.
     """
     rows = crossed.rows
-    found = {
+    numbers = {
         "class": rows.label_names[rows.positive],
         "aim": aim.words,
         "at": float(sigmoid(np.array(cut))),
@@ -171,68 +174,54 @@ def _cut_off(
     }
     if aim.kind == "cost":
         n_hits = int(rows.hits.sum())
-        found["cost_of_nobody"] = aim.fn * n_hits
-        found["cost_of_everybody"] = aim.fp * (len(rows) - n_hits)
-        found["if_calibrated"] = aim.fp / (aim.fp + aim.fn)
-    return found
+        numbers["cost_of_nobody"] = aim.fn * n_hits
+        numbers["cost_of_everybody"] = aim.fp * (len(rows) - n_hits)
+        numbers["if_calibrated"] = aim.fp / (aim.fp + aim.fn)
+    return numbers
 
 
-def _notes(found: Mapping[str, Any]) -> list[str]:
+def _notes(numbers: Mapping[str, Any]) -> list[str]:
     """Say on which rows was chosen what is reported."""
     named = {"recalibration": "recalibration", "cut_off": "cut-off"}
-    what = [words for name, words in named.items() if found[name]]
+    what = [words for name, words in named.items() if numbers[name]]
     if not what:
         return []
     verb = "are" if len(what) > 1 else "is"
-    said = [
+    notes = [
         f"The {' and '.join(what)} {verb} {fitting.HOW}; for later predictions all "
         "rows count."
     ]
-    if cut := found["cut_off"]:
+    if cut := numbers["cut_off"]:
         low, high = min(cut["folds"]), max(cut["folds"])
-        said.append(
+        notes.append(
             f"What the cut-off does is therefore told of five, from {low:.3g} to "
             f"{high:.3g}; {cut['at']:.3g} itself takes {cut['takes']:.1%} of these "
             "rows."
         )
-    return said
-
-
-def _warnings(found: Mapping[str, Any]) -> list[str]:
-    """Say which numbers say little."""
-    groups = found["groups"]
-    if not groups or not groups["few"]:
-        return []
-    few = listed([f"'{name}'" for name in groups["few"]])
-    return [
-        f"Groups of '{groups['column']}' with fewer than {FEW} rows, whose numbers say "
-        f"little: {few}."
-    ]
+    return notes
 
 
 def to_keep(
     rows: ScoredRows,
     asked: Asked,
     before: KeptDecision | None,
+    *,
     name: str,
     digest: str,
-    marks: RowMarks = NO_MARKS,
+    marks: RowMarks = frozenset(),
 ) -> KeptDecision:
     """Return what later predictions are to apply, fitted to all rows.
 
     A new recalibration takes the place of all that was kept `before`; a new cut-off
     alone takes that of the cut-off. `digest` is of the file of the rows, `name` its.
     """
-    fitted = fitting.fit_all(rows, asked.recalibrate, asked.aim)
+    kept, cut = fitting.fit(rows, asked.recalibrate, asked.aim)
     about: dict[str, Any] = {"data": name, "rows": len(rows), "file": digest}
-    threshold = None
-    if asked.aim is not None:
-        assert fitted.cut is not None
-        threshold = threshold_of(fitted.cut, rows.positive)
+    if asked.aim is not None and cut is not None:
         about["class"] = rows.label_names[rows.positive]
-        about["cut_off"] = float(sigmoid(np.array(fitted.cut)))
+        about["cut_off"] = float(sigmoid(np.array(cut)))
         about["aim"] = asked.aim.words
-    kept = KeptDecision(fitted.recalibration, threshold, about, marks)
+    kept = replace(kept, about=about, marks=marks)
     if before is None or before.recalibration is None or asked.recalibrate is not None:
         return kept
     both = kept.marks | before.marks

@@ -2,23 +2,36 @@
 
 ``decision.json`` lies in the label holder's part of a model. It names the model by a
 digest: beside another network it is refused.
+
+It marks the rows that it was chosen on, to know them again, by a digest of each: of a
+row's id, or of its cells and its label where rows have no ids. A digest takes 6 bytes:
+among a million rows and a million others, one is taken for another once in 280 times.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from lessvfl.data import Frame
 from lessvfl.errors import RecordError
-from lessvfl.run.decide.marks import NO_MARKS, RowMarks
 from lessvfl.run.decide.recalibration import Reals, Recalibration
 from lessvfl.run.record import write_json
 
 DECISION_NAME = "decision.json"
+SIZE = 6  # bytes of a digest
+# Digests of rows, without those that equal another of the same table.
+RowMarks = frozenset[bytes]
 # What reading an arbitrary file may raise.
 FAULTS = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError),
@@ -35,7 +48,7 @@ class KeptDecision:
     threshold: tuple[float, ...] | None = None
     # What the user is told: the cut-off and its aim, the rows they were chosen on.
     about: Mapping[str, Any] = field(default_factory=dict)
-    marks: RowMarks = NO_MARKS  # of these rows, to know them again
+    marks: RowMarks = frozenset()  # of these rows, to know them again
 
     def recalibrated(self, z: Reals) -> Reals:
         """Return the outputs of the model as they are to be used."""
@@ -58,14 +71,14 @@ class KeptDecision:
         ... "aim": "rate 0.1", "rows": 90, "data": "late"}).words
         "a cut-off of 0.2 for 'ill' (rate 0.1), by 90 rows of 'late'"
         """
-        said = []
+        parts = []
         if self.recalibration is not None:
-            said.append(f"a recalibration ({self.recalibration.kind})")
+            parts.append(f"a recalibration ({self.recalibration.kind})")
         if self.threshold is not None:
             at = f"a cut-off of {self.about['cut_off']:.4g} for '{self.about['class']}'"
-            said.append(f"{at} ({self.about['aim']})")
+            parts.append(f"{at} ({self.about['aim']})")
         rows = f"{self.about['rows']:,} rows of '{self.about['data']}'"
-        return f"{' and '.join(said)}, by {rows}"
+        return f"{' and '.join(parts)}, by {rows}"
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -76,16 +89,15 @@ class KeptDecision:
 
     def write(self, folder: Path, model: str) -> Path:
         """Write it beside the model with this digest; return the file."""
-        found = {
+        how = self.recalibration
+        content = {
             "model": model,
-            "recalibration": None
-            if self.recalibration is None
-            else self.recalibration.to_json(),
-            "threshold": None if self.threshold is None else list(self.threshold),
+            "recalibration": None if how is None else asdict(how),
+            "threshold": self.threshold,
             "about": dict(self.about),
-            "rows": self.marks.to_text(),
+            "rows": base64.b64encode(b"".join(sorted(self.marks))).decode(),
         }
-        write_json(folder / DECISION_NAME, found)
+        write_json(folder / DECISION_NAME, content)
         return folder / DECISION_NAME
 
 
@@ -93,15 +105,14 @@ def read_decision(folder: Path, model: str) -> KeptDecision:
     """Read what is kept beside the model with this digest."""
     path = folder / DECISION_NAME
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        of, how, threshold = (
-            found[name] for name in ("model", "recalibration", "threshold")
-        )
+        content = json.loads(path.read_text(encoding="utf-8"))
+        how, threshold = content["recalibration"], content["threshold"]
+        digest = content["model"]
         kept = KeptDecision(
             None if how is None else Recalibration.from_json(how),
             None if threshold is None else tuple(map(float, threshold)),
-            dict(found["about"]),
-            RowMarks.from_text(found.get("rows", "")),  # none of earlier versions
+            dict(content["about"]),
+            _read_marks(content.get("rows", "")),  # none of earlier versions
         )
         if not all(0 < share < math.inf for share in kept.threshold or ()):
             raise ValueError("a threshold of 0, or without bounds")
@@ -110,10 +121,50 @@ def read_decision(folder: Path, model: str) -> KeptDecision:
         raise RecordError(
             f"'{path}' must be what 'lessvfl evaluate --keep' wrote. Got this: {error}."
         ) from None
-    if of != model:
+    if digest != model:
         raise RecordError(
             f"'{path}' must be of the network beside it. Got one that was kept for "
             "another network: remove the file, and keep a new one with 'lessvfl "
             "evaluate --keep'."
         )
     return kept
+
+
+# -------------------------------------------------------------------------------- marks
+
+
+def _marks_of(keys: Iterable[bytes]) -> RowMarks:
+    """Mark rows by a key of each."""
+    digests = Counter(hashlib.blake2b(k, digest_size=SIZE).digest() for k in keys)
+    return frozenset(digest for digest, n in digests.items() if n == 1)
+
+
+def marks_of_ids(ids: Iterable[str]) -> RowMarks:
+    """Mark rows by their ids."""
+    return _marks_of(b"id " + text.encode("utf-8", "surrogatepass") for text in ids)
+
+
+def marks_of_rows(frame: Frame, y: NDArray[Any]) -> RowMarks:
+    """Mark rows by their cells and their labels.
+
+    Numbers count to seven digits: whoever writes a file anew may change the last one.
+    """
+    with np.errstate(over="ignore"):
+        numbers, y = (
+            part.astype(np.float32) + np.float32(0) if part.dtype.kind == "f" else part
+            for part in (frame.numeric, y)
+        )
+    numbers = np.where(np.isnan(numbers), np.float32("nan"), numbers)
+    texts = [frame.text[index] for index in sorted(frame.text)]
+    return _marks_of(
+        row.tobytes() + json.dumps([str(label), *map(str, cells)]).encode()
+        for row, label, *cells in zip(numbers, y.tolist(), *texts, strict=True)
+    )
+
+
+def _read_marks(text: str) -> RowMarks:
+    """Return marks that were written one after the other."""
+    whole = base64.b64decode(text, validate=True)
+    if len(whole) % SIZE:
+        raise ValueError(f"{len(whole)} bytes of rows")
+    return frozenset(whole[at : at + SIZE] for at in range(0, len(whole), SIZE))

@@ -24,6 +24,7 @@ SMALLEST = 1e-9  # probability that is given; no row is certain
 STRENGTH = 1e6  # of labels against the regularisation of Platt's line
 
 Reals = NDArray[np.float64]
+Map = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Recalibration:
     """
 
     kind: RecalibrationKind
-    maps: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
+    maps: tuple[Map, ...]
 
     @classmethod
     def fit(
@@ -44,12 +45,11 @@ class Recalibration:
         """Fit the outputs `z` (n, 1) or (n, C) of a model to the classes of rows."""
         odds = log_odds(z)
         targets = [1] if odds.shape[1] == 1 else range(odds.shape[1])
-        for target in targets:
-            if len(np.unique(y == target)) < 2:
-                raise DataError(
-                    "To fit probabilities to rows, these must be of all classes. Got "
-                    "some that are not."
-                )
+        if any(len(np.unique(y == target)) < 2 for target in targets):
+            raise DataError(
+                "To fit probabilities to rows, these must be of all classes. Got "
+                "some that are not."
+            )
         fit = _fit_isotonic if kind == "isotonic" else _fit_line
         places = enumerate(targets)
         return cls(kind, tuple(fit(odds[:, at], y == target) for at, target in places))
@@ -62,33 +62,27 @@ class Recalibration:
                 f"A recalibration of {len(self.maps)} outputs must be given as many. "
                 f"Got {odds.shape[1]}."
             )
-        both = zip(odds.T, self.maps, strict=True)
-        fitted = np.stack([self._map(one, *own) for one, own in both], axis=1)
+        fitted = np.empty_like(odds)
+        for place, (first, second) in enumerate(self.maps):
+            if self.kind == "platt":
+                fitted[:, place] = odds[:, place] * first[0] + second[0]
+            else:
+                shares = np.interp(sigmoid(odds[:, place]), first, second)
+                fitted[:, place] = logit(shares)
+        fitted = np.clip(fitted, *logit(np.array([SMALLEST, 1 - SMALLEST])))
         if fitted.shape[1] == 1:
             return fitted
         shares = sigmoid(fitted)
         return np.asarray(np.log(shares / shares.sum(axis=1, keepdims=True)))
 
-    def _map(self, odds: Reals, first: Any, second: Any) -> Reals:
-        if self.kind == "platt":
-            fitted = odds * first[0] + second[0]
-        else:
-            fitted = logit(np.interp(sigmoid(odds), first, second))
-        ends = logit(np.array([SMALLEST, 1 - SMALLEST]))
-        return np.asarray(np.clip(fitted, *ends))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what :meth:`from_json` reads."""
-        return {"kind": self.kind, "maps": [list(map(list, one)) for one in self.maps]}
-
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Recalibration:
-        """Return a recalibration that was written, or raise a ValueError."""
+    def from_json(cls, content: Mapping[str, Any]) -> Recalibration:
+        """Return a recalibration from its fields in JSON, or raise a ValueError."""
         maps = tuple(
             (tuple(map(float, first)), tuple(map(float, second)))
-            for first, second in found["maps"]
+            for first, second in content["maps"]
         )
-        kind = read_kind(found["kind"])
+        kind = read_kind(content["kind"])
         for first, second in maps:
             if not first or len(first) != len(second):
                 raise ValueError("a map with ends missing")
@@ -102,21 +96,16 @@ def read_kind(name: str) -> RecalibrationKind:
     return known_as(name, KINDS, "'recalibrate' option")
 
 
-def _fit_isotonic(
-    odds: Reals, hits: NDArray[np.bool_]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _fit_isotonic(odds: Reals, hits: NDArray[np.bool_]) -> Map:
     from sklearn.isotonic import IsotonicRegression
 
     fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
     fitted.fit(sigmoid(odds), hits.astype(float))
-    knots = (fitted.X_thresholds_, fitted.y_thresholds_)
-    first, second = (tuple(np.asarray(one, dtype=float).tolist()) for one in knots)
-    return first, second
+    first, second = fitted.X_thresholds_, fitted.y_thresholds_
+    return tuple(first.astype(float).tolist()), tuple(second.astype(float).tolist())
 
 
-def _fit_line(
-    odds: Reals, hits: NDArray[np.bool_]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _fit_line(odds: Reals, hits: NDArray[np.bool_]) -> Map:
     from sklearn.linear_model import LogisticRegression
 
     fitted = LogisticRegression(C=STRENGTH).fit(odds[:, None], hits)

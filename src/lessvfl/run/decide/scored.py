@@ -56,8 +56,7 @@ class ScoredRows:
     @cached_property
     def odds(self) -> Reals:
         """Return the log-odds of the positive one of two classes."""
-        own = self.z[:, 0]
-        return own if self.positive else -own
+        return self.z[:, 0] if self.positive else -self.z[:, 0]
 
     @cached_property
     def hits(self) -> NDArray[np.bool_]:
@@ -133,22 +132,27 @@ def rows_of_predictions(
     y = read_labels(labels, model, name, label_names)
     if model.task == "regression":
         return _rows(model, y, _numbers(columns, "prediction")[:, None])
-    is_fitted = any(one.startswith(UNCALIBRATED) for one in columns)
+    is_fitted = any(column.startswith(UNCALIBRATED) for column in columns)
     prefix = UNCALIBRATED if is_fitted else PROBABILITY
-    own = [f"{prefix}{label}" for label in model.label_names]
-    p = np.stack([_numbers(columns, one) for one in own], axis=1)
+    names = [f"{prefix}{label}" for label in model.label_names]
+    p = np.stack([_numbers(columns, column) for column in names], axis=1)
     if (p < 0).any() or not np.allclose(p.sum(axis=1), 1, atol=1e-3):
         raise DataError(
-            f"The probabilities of a row must add up to 1, in {listed(own)}. Got "
+            f"The probabilities of a row must add up to 1, in {listed(names)}. Got "
             "others."
         )
     return _rows(model, y, outputs_of(p))
 
 
 def _rows(model: FittedServer, y: NDArray[Any], z: Reals) -> ScoredRows:
-    z = np.asarray(z, dtype=np.float64)
-    own = (model.task, model.label_names, y, z, model.positive)
-    return ScoredRows(*own, model.rule)
+    return ScoredRows(
+        model.task,
+        model.label_names,
+        y,
+        np.asarray(z, dtype=np.float64),
+        positive=model.positive,
+        threshold=model.rule,
+    )
 
 
 def _numbers(columns: Mapping[str, NDArray[Any]], name: str) -> Reals:
@@ -164,47 +168,33 @@ def _numbers(columns: Mapping[str, NDArray[Any]], name: str) -> Reals:
     return numbers
 
 
-# ------------------------------------------------------------------------------- labels
-
-
 def read_labels(
     labels: Sequence[Any],
     model: FittedServer,
     name: str,
     label_names: Sequence[str] | None = None,
 ) -> NDArray[Any]:
-    """Return labels as the model has them: places of classes, or amounts."""
+    """Return labels as the model has them: places of classes, or amounts.
+
+    `label_names` are those of the classes 0, 1, ... where labels are such numbers;
+    `name` is what the table is called.
+    """
     if model.task == "regression":
-        return _amounts(labels, name)
-    return _codes(labels, model.label_names, label_names, name)
-
-
-def _amounts(labels: Sequence[Any], name: str) -> NDArray[np.float64]:
-    """Return labels as the numbers that a regression is scored on."""
-    amounts = np.array([as_number(label) for label in labels])
-    others = np.flatnonzero(~np.isfinite(amounts))
-    if len(others):
-        raise DataError(
-            f"The labels of '{name}' must be finite numbers, as in training. "
-            f"Got {written(labels[others[0]])} in row {others[0] + 1}."
-        )
-    return amounts
-
-
-def _codes(
-    labels: Sequence[Any],
-    known: Sequence[str],
-    label_names: Sequence[str] | None,
-    name: str,
-) -> NDArray[np.int64]:
-    """Return the class of every label, by its place among those of the model."""
-    code = {text: index for index, text in enumerate(known)}
+        amounts = np.array([as_number(label) for label in labels])
+        others = np.flatnonzero(~np.isfinite(amounts))
+        if len(others):
+            raise DataError(
+                f"The labels of '{name}' must be finite numbers, as in training. "
+                f"Got {written(labels[others[0]])} in row {others[0] + 1}."
+            )
+        return amounts
+    code = {text: index for index, text in enumerate(model.label_names)}
     words = [label_name(label) for label in labels]
-    if label_names is not None and not set(words) <= set(known):
+    if label_names is not None and not code.keys() >= set(words):
         named = {str(index): text for index, text in enumerate(label_names)}
         words = [named.get(word, word) for word in words]
-    if strange := set(words) - set(known):
-        shown = listed(known, MOST_NAMES)
+    if strange := set(words) - code.keys():
+        shown = listed(model.label_names, MOST_NAMES)
         raise DataError(
             f"The labels of '{name}' must be classes of the model: {shown}. "
             f"Got '{min(strange)}'."

@@ -74,8 +74,8 @@ def share_among_parties(
     weights = weights.to(like.device, torch.float64)
     full = [block.to(like).expand(n_rows, -1) for block in blocks]
     absent = [
-        own if mean is None else mean.to(like).expand_as(own)
-        for own, mean in zip(full, means, strict=True)
+        block if mean is None else mean.to(like).expand_as(block)
+        for block, mean in zip(full, means, strict=True)
     ]
     players = [m for m, mean in enumerate(means) if mean is not None]
 
@@ -87,9 +87,8 @@ def share_among_parties(
         return (z.double() * weights).sum(dim=1)
 
     values = torch.zeros(n_rows, len(full), dtype=torch.float64)
-    exact = len(players) <= MOST_EXACT
-    found = _exact(players, value) if exact else _sampled(players, value)
-    for m, share in found.items():
+    shapley_values = _exact if len(players) <= MOST_EXACT else _sampled
+    for m, share in shapley_values(players, value).items():
         values[:, m] = share.cpu()
     base = value(frozenset()).cpu()
     if isinstance(fusion, GrownNetwork):
@@ -98,29 +97,30 @@ def share_among_parties(
 
 
 def _exact(players: Sequence[int], value: CoalitionValue) -> dict[int, Tensor]:
-    """Return Shapley values by all coalitions."""
+    """Return the Shapley value of every player, (n,), by all coalitions."""
     known = {
-        frozenset(some): value(frozenset(some))
+        frozenset(coalition): value(frozenset(coalition))
         for size in range(len(players) + 1)
-        for some in itertools.combinations(players, size)
+        for coalition in itertools.combinations(players, size)
     }
     n, shares = len(players), {}
     for m in players:
         total = torch.zeros_like(known[frozenset()])
-        for some, without in known.items():
-            if m not in some:
-                share = 1 / (n * math.comb(n - 1, len(some)))
-                total += share * (known[some | {m}] - without)
+        for coalition, without in known.items():
+            if m not in coalition:
+                share = 1 / (n * math.comb(n - 1, len(coalition)))
+                total += share * (known[coalition | {m}] - without)
         shares[m] = total
     return shares
 
 
 def _sampled(players: Sequence[int], value: CoalitionValue) -> dict[int, Tensor]:
-    """Return Shapley values by some orders, always the same; they add up as well."""
+    """Return Shapley values, (n,), by fixed random orders; they add up as well."""
     rng = np.random.default_rng(len(players))
     drawn = [rng.permutation(players).tolist() for _ in range(ORDERS)]
+    both_ways = ((order, order[::-1]) for order in drawn)
     shares: dict[int, Tensor] = {}
-    for order in itertools.chain.from_iterable((own, own[::-1]) for own in drawn):
+    for order in itertools.chain.from_iterable(both_ways):
         present: frozenset[int] = frozenset()
         last = value(present)
         for m in order:
@@ -147,16 +147,15 @@ def _slopes(
         z = (fusion(H).double() * weights).sum()
         (gradient,) = torch.autograd.grad(z, H)
         total += share * gradient.double().cpu()
-    slopes = []
     sizes = [block.shape[1] for block in full]
+    gradients = torch.split(total, sizes, dim=1)
     moves = torch.split((end - start).double().cpu(), sizes, dim=1)
-    for m, (own, move) in enumerate(
-        zip(torch.split(total, sizes, dim=1), moves, strict=True)
-    ):
-        missing = values[:, m] - (own * move).sum(dim=1)
+    slopes = []
+    for m, (gradient, move) in enumerate(zip(gradients, moves, strict=True)):
+        missing = values[:, m] - (gradient * move).sum(dim=1)
         length = (move * move).sum(dim=1)
         factor = torch.where(length > 0, missing / length, 0.0)
-        slopes.append(own + factor.unsqueeze(1) * move)
+        slopes.append(gradient + factor.unsqueeze(1) * move)
     return tuple(slopes)
 
 
@@ -177,10 +176,10 @@ class Background:
     weights: Tensor  # (B,), 1 in all
 
     @classmethod
-    def of(cls, net: Network, X: Tensor, mean: Tensor) -> Background:
+    def of(cls, net: Network, X: Tensor) -> Background:
         """Choose some of the rows (n, columns), spread over all of them.
 
-        Weights are as equal as they can be for the embeddings to have this mean.
+        Weights are as equal as they can be for the embeddings to have the mean of all.
         """
         most = max(BACKGROUND, 4 * net.n_outputs)
         places = torch.linspace(0, len(X) - 1, min(most, len(X))).round().long()
@@ -189,20 +188,15 @@ class Background:
         equal = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)
         ones = torch.ones(1, len(rows), dtype=torch.float64)
         A = torch.cat([ones, h.T])  # (1 + E, B)
-        goal = torch.cat([ones[0, :1], mean.double().cpu()])
+        goal = torch.cat([ones[0, :1], mean_embedding(net, X)])
         change = torch.linalg.pinv(A, rtol=1e-6) @ (goal - A @ equal)
         return cls(rows, equal + change)
-
-    @classmethod
-    def averaged(cls, net: Network, X: Tensor) -> Background:
-        """Choose some of the rows (n, columns), weighed to have the mean of all."""
-        return cls.of(net, X, mean_embedding(net, X))
 
 
 def mean_embedding(net: Network, X: Tensor) -> Tensor:
     """Return the mean embedding of rows (n, columns), (E,)."""
     step = max(1, CELLS // max(1, X.shape[1]))
-    parts = [_embedded(net, some).sum(dim=0) for some in torch.split(X, step)]
+    parts = [_embedded(net, rows).sum(dim=0) for rows in torch.split(X, step)]
     return torch.stack(parts).sum(dim=0) / len(X)
 
 
@@ -228,21 +222,19 @@ def share_among_features(
     n_background, n_columns = background.rows.shape
     step = max(1, CELLS // (n_background * max(64, n_columns)))
     parts = [torch.zeros(0, n_features, dtype=torch.float64)]
-    for some, own in zip(torch.split(x, step), torch.split(slopes, step), strict=True):
-        if n_features <= MOST_ORDERED:
-            parts.append(_in_orders(net, some, background, own, groups.cpu()))
-            continue
-        by_column = _by_column(net, some, background, own)
-        shares = torch.zeros(len(some), n_features, dtype=torch.float64)
-        parts.append(shares.index_add_(1, groups.cpu(), by_column))
-    found = torch.cat(parts)
+    share_batch = _in_orders if n_features <= MOST_ORDERED else _by_column
+    for rows, slope in zip(
+        torch.split(x, step), torch.split(slopes, step), strict=True
+    ):
+        parts.append(share_batch(net, rows, background, slope, groups.cpu()))
+    shares = torch.cat(parts)
     mean = background.weights @ _embedded(net, background.rows)
     total = (slopes.double().cpu() * (_embedded(net, x) - mean)).sum(dim=1)
-    missing = total - found.sum(dim=1)  # what the nodes leave out: by size
-    size = found.abs()
+    missing = total - shares.sum(dim=1)  # what the nodes leave out: by size
+    size = shares.abs()
     whole = size.sum(dim=1, keepdim=True)
-    share = torch.where(whole > 0, size / whole, 1 / max(1, n_features))
-    return found + missing.unsqueeze(1) * share
+    part = torch.where(whole > 0, size / whole, 1 / max(1, n_features))
+    return shares + missing.unsqueeze(1) * part
 
 
 def _in_orders(
@@ -265,18 +257,18 @@ def _in_orders(
             rows = torch.where(has_come, x.to(like).unsqueeze(1), start)
             with torch.no_grad():
                 h = net(rows.flatten(0, 1)).view(*rows.shape[:2], -1)
-            said = (h * weights).sum(dim=2).double().cpu()  # (n, B)
+            output = (h * weights).sum(dim=2).double().cpu()  # (n, B)
             if last is not None:
-                own = background.weights * (said - last) / 2
-                shares.index_add_(1, orders[:, step - 1], own)
-            last = said
+                change = background.weights * (output - last) / 2
+                shares.index_add_(1, orders[:, step - 1], change)
+            last = output
     return shares
 
 
 def _by_column(
-    net: Network, x: Tensor, background: Background, slopes: Tensor
+    net: Network, x: Tensor, background: Background, slopes: Tensor, groups: Tensor
 ) -> Tensor:
-    """Return what every column adds, (n, columns), up to the error of the integral."""
+    """Return integrated gradients of features, up to the error of the integral."""
     like = net.input_weights
     start = background.rows.to(like).unsqueeze(0)  # (1, B, columns)
     move = x.to(like).unsqueeze(1) - start  # (n, B, columns)
@@ -287,8 +279,10 @@ def _by_column(
         h = net(at.flatten(0, 1)).view(*move.shape[:2], -1)
         (gradient,) = torch.autograd.grad((h * weights).sum(), at)
         gradients += share * gradient
-    shares = background.weights.to(like).view(1, -1, 1)
-    return (shares * gradients * move).sum(dim=1).double().cpu()
+    of_rows = background.weights.to(like).view(1, -1, 1)
+    by_column = (of_rows * gradients * move).sum(dim=1).double().cpu()
+    shares = torch.zeros(len(x), int(groups.max()) + 1, dtype=torch.float64)
+    return shares.index_add_(1, groups, by_column)
 
 
 def _embedded(net: Network, x: Tensor) -> Tensor:

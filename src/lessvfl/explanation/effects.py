@@ -8,14 +8,14 @@ drawn is the mean change over the rows.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from lessvfl.data import Frame
-from lessvfl.run.fitted import FittedParty
+from lessvfl.data import Encoding, Frame
 
 ROWS = 200  # of the table, the most
 POINTS = 11  # of a curve of numbers, at quantiles
@@ -24,39 +24,46 @@ EPOCH = datetime.date(1970, 1, 1).toordinal()
 
 
 def effect_curves(
-    party: FittedParty, frame: Frame, slopes: Tensor
+    encoding: Encoding, embed: Callable[[Frame], Tensor], frame: Frame, slopes: Tensor
 ) -> list[dict[str, Any]]:
     """Return a curve for each column in use: its values, and the mean change at each.
 
-    `slopes` are of the explained output in every component, (E,).
+    Parameters
+    ----------
+    encoding : Encoding
+        Of the party's columns.
+    embed : callable
+        Returns the party's embedding of rows, (n, E).
+    frame : Frame
+        The party's table.
+    slopes : Tensor
+        Of the explained output in every component, (E,).
     """
-    own = frame.select(party.encoding.names)
-    places = np.linspace(0, own.n_rows - 1, min(ROWS, own.n_rows)).round()
-    rows = own.take(places.astype(np.int64))
-    before = _output(party, rows, slopes)
+    table = frame.select(encoding.names)
+    places = np.linspace(0, table.n_rows - 1, min(ROWS, table.n_rows)).round()
+    rows = table.take(places.astype(np.int64))
+
+    def mean_output(rows: Frame) -> Tensor:
+        """Return the explained output in the mean over rows, up to a constant."""
+        return (embed(rows).double().cpu() @ slopes.double()).mean()
+
+    before = mean_output(rows)
     curves = []
-    for index, column in enumerate(party.encoding.columns):
-        values = _grid(own, index, column.kind, column.categories)
+    for index, column in enumerate(encoding.columns):
+        values = _grid(table, index, column.kind, column.categories)
         if len(values) < 2:
             continue
         moved = (_with(rows, index, value) for value in values)
-        effects = [float(_output(party, one, slopes) - before) for one in moved]
         curves.append(
             {
                 "feature": column.feature,
                 "column": column.name,
                 "kind": column.kind,
                 "values": [_shown(value, column.kind) for value in values],
-                "effects": effects,
+                "effects": [float(mean_output(rows) - before) for rows in moved],
             }
         )
     return curves
-
-
-def _output(party: FittedParty, rows: Frame, slopes: Tensor) -> Tensor:
-    """Return the explained output in the mean over rows, up to a constant."""
-    h = party.embed(rows).double().cpu()
-    return (h @ slopes.double()).mean()
 
 
 def _grid(

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from lessvfl.core import shapley
 from lessvfl.core.network import MLP
-from lessvfl.core.shapley import (
+from lessvfl.explanation import shapley
+from lessvfl.explanation.shapley import (
     Background,
-    mean_embedding,
     share_among_features,
     share_among_parties,
 )
@@ -113,7 +112,7 @@ GROUPS = torch.tensor([0, 1, 1, 2, 3])
 
 def a_background(net, n_rows=300):
     X = drawn(n_rows, len(GROUPS), seed=1)
-    return X, Background.of(net, X, mean_embedding(net, X))
+    return X, Background.of(net, X)
 
 
 def test_a_background_has_the_mean_of_all_rows():

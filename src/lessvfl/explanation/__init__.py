@@ -1,0 +1,1 @@
+"""Explanations: what parties, features and the values of columns add to predictions."""
