@@ -38,6 +38,7 @@ from lessvfl.data.frame import (
     marks_by_column,
     read_marks,
 )
+from lessvfl.data.held_out import check_split, settle_test_rows
 from lessvfl.data.labels import (
     TASKS,
     LabelConfig,
@@ -68,5 +69,4 @@ from lessvfl.data.split import (
 )
 from lessvfl.data.stored import Scratch, StoredTable, open_columns
 from lessvfl.data.table import array_of, columns_at, frame_of, from_arrays, in_memory
-from lessvfl.data.test_rows import check_split, settle_test_rows
 from lessvfl.data.yaml_files import read_yaml, write_yaml

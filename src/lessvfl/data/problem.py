@@ -22,6 +22,7 @@ from lessvfl.data.frame import (
     join_columns,
     stack_rows,
 )
+from lessvfl.data.held_out import settle_test_rows, split_words
 from lessvfl.data.labels import (
     LabelConfig,
     centre,
@@ -35,7 +36,6 @@ from lessvfl.data.labels import (
 )
 from lessvfl.data.randomised import randomise
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent
-from lessvfl.data.test_rows import settle_test_rows, split_words
 from lessvfl.errors import DataError, warn
 from lessvfl.terms import Task, listed, plural, stream_seed
 
