@@ -155,7 +155,7 @@ def distinct(dataset: Dataset, names: Collection[str], marks: MarksByColumn) -> 
     is left out.
     """
     X_test, y_test = dataset.X_test, dataset.y_test
-    frames, y = [blank(dataset.X, marks)], dataset.told
+    frames, y = [blank(dataset.X, marks)], dataset.training_labels
     if X_test is not None and y_test is not None:
         frames, y = [*frames, blank(X_test, marks)], np.concatenate([y, y_test])
     numbers = _numbered(lambda: _columns(frames, names))

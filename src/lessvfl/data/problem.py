@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data import dealing, plant, split
+from lessvfl.data import dealing, split
 from lessvfl.data.blocks import Blocks, distinct, find_blocks, seen_share, some_blocks
 from lessvfl.data.columns import left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
@@ -36,7 +36,8 @@ from lessvfl.data.labels import (
 )
 from lessvfl.data.randomised import randomise
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent
-from lessvfl.errors import DataError, warn
+from lessvfl.errors import ConfigError, DataError, warn
+from lessvfl.settings import a_float, refuse
 from lessvfl.terms import Task, listed, plural, stream_seed
 
 
@@ -54,11 +55,6 @@ class PartyTable:
     encoding: Encoding  # how these rows came from its columns
     # Training rows that no other party has, of which nobody knows the label.
     X_alone: Floats | None = None
-
-    @property
-    def n_alone(self) -> int:
-        """Return the number of training rows that no other party has."""
-        return 0 if self.X_alone is None else len(self.X_alone)
 
 
 @dataclass(frozen=True)
@@ -171,7 +167,7 @@ def prepare(
     count, X = dataset.own_parties if parties is None else parties, dataset.X
     dealing.refuse_taken(dataset.taken, count)
     dealt = dealing.deal_columns(X.names, count, config, seed, X.unused)
-    shares = plant.shares_of(spurious, len(dealt))
+    shares = _shares_of(spurious, len(dealt))
     feature_of = dealing.features_of(dealt, groups)
     held = {name: usable(name, columns, X) for name, columns in dealt.items()}
     marks = marks_of(X, config.missing_values)
@@ -181,7 +177,7 @@ def prepare(
         dataset = distinct(dataset, used, marks)
     dataset, _ = settle_test_rows(dataset, config)
     blocks = find_blocks(dataset, config)
-    train, test, own, alone = _rows(dataset, config, seed, in_order, blocks)
+    train, test, rows, alone = _rows(dataset, config, seed, in_order, blocks)
     blanked = blank(train, marks), blank(test, marks)
     bounds = _bounds(*blanked, used) if config.scale == "global" else (0.0, 1.0)
     encodings, matrices, counts = [], [], CellCounts()
@@ -209,7 +205,7 @@ def prepare(
     tables = _planted(dataset, encodings, matrices, shares, config.noise, seed)
     notes = _notes(dataset.X, dealt, count, counts)
     return replace(
-        labels_alone(dataset, own, config, labels),
+        labels_alone(dataset, rows, config, labels),
         parties=tables,
         n_real=sum(len(encoding.features) for encoding in encodings),
         notes=(*dataset.notes, *notes, *(blocks.sentences() if blocks else ())),
@@ -220,6 +216,38 @@ def prepare(
         test_rows_seen=seen_share(*blanked, used),
         frames=(train, test),
     )
+
+
+def _shares_of(spurious: Any, n_parties: int) -> list[float]:
+    """Return one share of planted columns per party, or refuse what was given."""
+    is_many = isinstance(spurious, list | tuple)
+    shares = list(spurious) if is_many else [spurious] * n_parties
+    if len(shares) != n_parties:
+        raise ConfigError(
+            f"The 'spurious' shares must be one per party, {n_parties}. "
+            f"Got {len(shares)}."
+        )
+    kind = a_float(0.0, 10.0)
+    for share in shares:
+        if not kind.accepts(share):
+            raise refuse("spurious", "share", kind.allowed, share)
+    return shares
+
+
+def _noise_of(matrices: Sequence[Floats], noise: str) -> tuple[float, float]:
+    """Return mean and standard deviation of planted columns.
+
+    For ``noise="range"`` they are the mean of all values of all parties, and half of
+    the distance between the greatest and the least, as in the released code.
+    """
+    cells = [matrix for matrix in matrices if matrix.size]
+    if noise == "unit" or not cells:
+        return 0.0, 1.0
+    total = sum(float(matrix.sum()) for matrix in cells)
+    mean = total / sum(matrix.size for matrix in cells)
+    low = min(float(matrix.min()) for matrix in cells)
+    high = max(float(matrix.max()) for matrix in cells)
+    return mean, (high - low) / 2.0
 
 
 def _planted(
@@ -234,10 +262,10 @@ def _planted(
 
     Rows are those of training, of test, and those that it has alone, if there are any.
     """
-    parts = zip(*matrices, strict=True)  # all parties' train rows, then their test rows
-    spreads = [plant.spread_of(part, noise) for part in parts]
+    # All parties' training rows, then their test rows.
+    spreads = [_noise_of(part, noise) for part in zip(*matrices, strict=True)]
     tables = []
-    for encoding, own, share in zip(encodings, matrices, shares, strict=True):
+    for encoding, parts, share in zip(encodings, matrices, shares, strict=True):
         n_planted = int(share * len(encoding.columns) + 1e-9)
         planted = [f"spurious_{encoding.party}_{i}" for i in range(n_planted)]
         if taken := sorted(set(planted) & set(dataset.X.names)):
@@ -248,7 +276,7 @@ def _planted(
         rng = np.random.default_rng(stream_seed(seed, "spurious", encoding.party))
         X_train, X_test, *alone = (
             np.hstack([matrix, rng.normal(*spread, size=(len(matrix), n_planted))])
-            for matrix, spread in zip(own, spreads, strict=True)
+            for matrix, spread in zip(parts, spreads, strict=True)
         )
         whole, significant = encoding.with_planted(planted), None
         features = whole.features
@@ -257,9 +285,19 @@ def _planted(
             matter = {c.feature for c in encoding.columns if truth[c.name]}
             significant = np.array([f in matter for f in features], dtype=bool)
         spurious = np.arange(len(features)) >= len(encoding.features)
-        shape = (features, whole.groups, spurious, significant)
-        table = PartyTable(whole.party, X_train, X_test, *shape, whole)
-        tables.append(replace(table, X_alone=alone[0]) if alone else table)
+        tables.append(
+            PartyTable(
+                name=whole.party,
+                X_train=X_train,
+                X_test=X_test,
+                features=features,
+                groups=whole.groups,
+                spurious=spurious,
+                significant=significant,
+                encoding=whole,
+                X_alone=alone[0] if alone else None,
+            )
+        )
     return tuple(tables)
 
 
@@ -284,17 +322,21 @@ def label_rows(
     blocks: Blocks | None = None,
 ) -> LabelRows:
     """Return the labels of these training and test rows."""
-    weight = None if dataset.weight is None else dataset.weight[train]
-    rows = LabelRows(dataset.told[train], dataset.y[test], weight, places=train)
+    rows = LabelRows(
+        y_train=dataset.training_labels[train],
+        y_test=dataset.y[test],
+        weight=None if dataset.weight is None else dataset.weight[train],
+        places=train,
+    )
     if blocks is None:
         return rows
-    of_test = some_blocks(blocks.of_row, test)
-    return replace(_with_blocks(rows, train, blocks), test_blocks=of_test)
-
-
-def _with_blocks(rows: LabelRows, train: Places, blocks: Blocks) -> LabelRows:
-    own = some_blocks(blocks.of_row, train)
-    return replace(rows, blocks=own, n_blocks=blocks.n_blocks, n_equal=blocks.n_equal)
+    return replace(
+        rows,
+        test_blocks=some_blocks(blocks.of_row, test),
+        blocks=some_blocks(blocks.of_row, train),
+        n_blocks=blocks.n_blocks,
+        n_equal=blocks.n_equal,
+    )
 
 
 def labels_alone(
@@ -307,13 +349,20 @@ def labels_alone(
     if dataset.task == "regression" and config.scale_labels:
         shift, scale = centre(y_train, labels)
         y_train, y_test = (scaled_labels(y, shift, scale) for y in (y_train, y_test))
-    name, task, classes = dataset.name, dataset.task, dataset.label_names
+    task, n_classes = dataset.task, len(dataset.label_names)
     weight = row_weights(dataset, y_train, rows.weight, labels)
-    n_classes = 0 if task == "regression" else len(classes)
     counts = class_counts(rows.y_train, rows.y_test, n_classes)
     score, reason = leading_score(task, counts, labels)
-    return replace(
-        Problem(name, task, (), y_train, y_test, classes, 0, (), shift, scale),
+    return Problem(
+        name=dataset.name,
+        task=task,
+        parties=(),
+        y_train=y_train,
+        y_test=y_test,
+        label_names=dataset.label_names,
+        n_real=0,
+        label_shift=shift,
+        label_scale=scale,
         sample_weight=rows.weight,
         weight=weight,
         huber_delta=huber_delta_of(y_train, labels) if task == "regression" else None,
@@ -368,41 +417,37 @@ def _rows(
     Those are None where all training rows are common.
     """
     if dataset.X_test is not None and dataset.y_test is not None:
-        own = LabelRows(dataset.told, dataset.y_test, dataset.weight)
-        own = replace(own, places=np.arange(len(dataset.y)))
-        if blocks is not None:
-            own = _with_blocks(own, np.arange(len(dataset.y)), blocks)
-            n_blocks = blocks.n_blocks + len(dataset.y_test)  # where all are alone
-            own = replace(own, n_blocks=n_blocks)
+        everything, none = np.arange(len(dataset.y)), np.arange(0)
+        rows = label_rows(dataset, everything, none, blocks)
+        rows = replace(rows, y_test=dataset.y_test)
+        if blocks is not None:  # of the test rows all are alone
+            n_blocks = blocks.n_blocks + len(dataset.y_test)
+            rows = replace(rows, n_blocks=n_blocks)
         X_train, X_test = dataset.X, dataset.X_test
     else:
         of_row = None if blocks is None else blocks.of_row
         train, test = split.split_rows(dataset, config, seed, in_order, of_row)
         X_train, X_test = dataset.X.take(train), dataset.X.take(test)
-        own = label_rows(dataset, train, test, blocks)
+        rows = label_rows(dataset, train, test, blocks)
     alone = None
     if config.overlap < 1:
         common, others = split.common_rows(X_train.n_rows, config.overlap, seed)
         alone = X_train.take(others) if len(others) else None
-        X_train, own = X_train.take(common), _some_rows(own, common)
-    if len(np.unique(own.y_train)) < 2:
+        X_train = X_train.take(common)
+        rows = replace(
+            rows,
+            y_train=rows.y_train[common],
+            weight=None if rows.weight is None else rows.weight[common],
+            blocks=some_blocks(rows.blocks, common),
+            places=None if rows.places is None else rows.places[common],
+        )
+    if len(np.unique(rows.y_train)) < 2:
         mixes = "the setting split=random mixes the rows"
         raise DataError(
             f"The training rows of '{dataset.name}' must have two different labels or "
             f"more. Got one; {mixes if alone is None else 'a larger overlap has more'}."
         )
-    return X_train, X_test, own, alone
-
-
-def _some_rows(own: LabelRows, rows: Places) -> LabelRows:
-    """Return the labels of some of the training rows."""
-    return replace(
-        own,
-        y_train=own.y_train[rows],
-        weight=None if own.weight is None else own.weight[rows],
-        blocks=some_blocks(own.blocks, rows),
-        places=None if own.places is None else own.places[rows],
-    )
+    return X_train, X_test, rows, alone
 
 
 def _bounds(train: Frame, test: Frame, used: Collection[str]) -> tuple[float, float]:
@@ -458,8 +503,6 @@ def _notes(
             f"among {plural(len(held), 'party', 'parties')} and {were} dropped."
         )
     if isinstance(parties, Mapping):
-        names = [column for columns in held.values() for column in columns]
-        notes += left_out_sentences(frame.select(names))
-    else:
-        notes += left_out_sentences(frame)
+        frame = frame.select([name for columns in held.values() for name in columns])
+    notes += left_out_sentences(frame)
     return (*notes, *counts.sentences())

@@ -65,7 +65,7 @@ def split_rows(
             if blocks is not None:
                 is_test = ~np.isin(blocks, blocks[~is_test])
             return _both_sides(dataset, is_test)
-        classes = dataset.told if by_class else None
+        classes = dataset.training_labels if by_class else None
         if by_class:
             _refuse_rare_classes(dataset, n_test)
         is_few = blocks is None and n < MANY_ROWS
@@ -148,7 +148,7 @@ def _is_in_fold(
     """
     first, fold = divmod(seed, config.folds)
     n = len(dataset.y)
-    classes = dataset.told if is_drawn_by_class(dataset, config) else None
+    classes = dataset.training_labels if is_drawn_by_class(dataset, config) else None
     if config.folds > n:
         raise DataError(
             f"The folds of '{dataset.name}' must be as many as its rows or fewer. Got "
@@ -327,7 +327,7 @@ def _draw_test_rows(
 
 def _refuse_rare_classes(dataset: Dataset, n_test: int) -> None:
     """Refuse what cannot be stratified: too rare a class, too small a part."""
-    counts = np.bincount(dataset.told, minlength=len(dataset.label_names))
+    counts = np.bincount(dataset.training_labels, minlength=len(dataset.label_names))
     if counts.min() < 2:
         rare = dataset.label_names[int(counts.argmin())]
         raise DataError(
@@ -347,9 +347,9 @@ def _refuse_missing_classes(
 ) -> None:
     """Refuse rows that were drawn without labels, where a part lacks a class."""
     n_classes = len(dataset.label_names)
-    in_all = np.bincount(dataset.told, minlength=n_classes)
+    in_all = np.bincount(dataset.training_labels, minlength=n_classes)
     for rows, what in ((train, "train"), (test, "test")):
-        counts = np.bincount(dataset.told[rows], minlength=n_classes)
+        counts = np.bincount(dataset.training_labels[rows], minlength=n_classes)
         if counts.all():
             continue
         number = int(counts.argmin())
