@@ -41,7 +41,7 @@ class BinNames:
 
         `columns` are all that make up the feature; those without a range are 0.
         """
-        own = {
+        sources = {
             self._source[column][1].start: self._source[column] for column in columns
         }
         named = [
@@ -49,7 +49,7 @@ class BinNames:
                 column.name,
                 *_of_column(column, [ranges.get(i, (0.0, 0.0)) for i in places]),
             )
-            for column, places in own.values()
+            for column, places in sources.values()
         ]
         several = len(named) > 1  # columns that are one feature
         texts = [f"{name}: {text}" if several else text for name, text, _ in named]

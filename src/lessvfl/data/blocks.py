@@ -53,11 +53,13 @@ class Blocks:
     def sentences(self) -> tuple[str, ...]:
         """Return what a record says of them."""
         copies = self.finding()
-        said = [f"{copies.what}: {copies.done}."] if copies else []
+        sentences = [f"{copies.what}: {copies.done}."] if copies else []
         if self.n_units:
             rows = plural(len(self.of_row), "row")
-            said.append(f"{rows} are of {self.n_units:,} units, each kept together.")
-        return tuple(said)
+            sentences.append(
+                f"{rows} are of {self.n_units:,} units, each kept together."
+            )
+        return tuple(sentences)
 
 
 def find_blocks(dataset: Dataset, config: DataConfig) -> Blocks | None:
@@ -88,8 +90,8 @@ def some_blocks(blocks: Places | None, rows: Places) -> Places | None:
     """Return the blocks of some rows, numbered anew; None where all are alone."""
     if blocks is None:
         return None
-    own = in_order(blocks[rows])
-    return None if len(own) == 0 or own.max() + 1 == len(own) else own
+    numbers = in_order(blocks[rows])
+    return None if len(numbers) == 0 or numbers.max() + 1 == len(numbers) else numbers
 
 
 def _joined(first: Places, second: Places) -> Places:

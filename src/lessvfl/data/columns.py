@@ -69,8 +69,10 @@ def infer_columns(frame: Frame) -> tuple[Frame, tuple[Finding, ...]]:
                 column, cells = read_column(column, cells, reading)
                 read[index] = cells
                 finding = _judge_ids(column.name, cells) or finding
+        elif column.kind != "categorical" and np.isnan(cells).all() and len(cells):
+            finding = _left_out(EMPTY)
         elif column.kind != "categorical":
-            finding = _judge_numbers(column.name, cells)
+            finding = _judge_ids(column.name, cells)
         is_used = finding is None or finding.level != "left out"
         if column.kind == "numeric" and is_used:
             days = _days(frame, index, column.reading, read.get(index, cells))
@@ -126,8 +128,8 @@ def _days(
         return column, days
     from lessvfl.data.readings import read_texts
 
-    own = read_texts(frame.text[index], digits)  # without units or marks
-    return None if own is None else (column, own)
+    values = read_texts(frame.text[index], digits)  # without units or marks
+    return None if values is None else (column, values)
 
 
 def read_column(
@@ -138,11 +140,13 @@ def read_column(
 
     values, kind = read_texts(cells, reading), reading.column_kind
     if values is None:
-        alone = (
-            (text, np.array([text], dtype=object)) for text in dict.fromkeys(cells)
+        texts = cells.tolist()
+        row = next(
+            texts.index(text)
+            for text in dict.fromkeys(texts)
+            if read_texts(np.array([text], dtype=object), reading) is None
         )
-        odd = next(text for text, one in alone if read_texts(one, reading) is None)
-        where = f" in row {cells.tolist().index(odd) + 1}"
+        where = f" in row {row + 1}"
         raise _of_another_kind(column.name, owner, kind, where)
     return replace(column, kind=kind, reading=reading), values
 
@@ -224,19 +228,17 @@ def _describe(reading: Reading, tally: Mapping[str, int]) -> Finding:
     from lessvfl.data.readings import LIMITS
 
     finding = _of_kind(reading)
+    what, done = finding.what, finding.done
     first = {text.lstrip()[:1] for text in tally} if reading.kind == "number" else set()
     for marks, how in (({"("}, "(5.00) as -5"), ({*LIMITS}, "<0.3 as 0.3")):
         if not first.isdisjoint(marks):
-            finding = replace(finding, done=f"{finding.done}, {how}")
-    if not reading.missing:
-        return finding
-    n_cells = sum(n for text, n in tally.items() if text.strip() in reading.missing)
-    words = listed([f"'{word}'" for word in reading.missing])
-    return replace(
-        finding,
-        what=f"{finding.what}, and {words} in {plural(n_cells, 'cell')}",
-        done=f"{finding.done}; what is none counts as missing",
-    )
+            done += f", {how}"
+    if reading.missing:
+        n_cells = sum(n for text, n in tally.items() if text.strip() in reading.missing)
+        words = listed([f"'{word}'" for word in reading.missing])
+        what += f", and {words} in {plural(n_cells, 'cell')}"
+        done += "; what is none counts as missing"
+    return _changed(what, done)
 
 
 def _of_kind(reading: Reading) -> Finding:
@@ -249,13 +251,6 @@ def _of_kind(reading: Reading) -> Finding:
     if reading.thousands:
         marks = f"'{reading.thousands}' for thousands, {marks}"
     return _changed(f"numbers in text, {marks}", "read as numbers")
-
-
-def _judge_numbers(name: str, cells: Floats) -> Finding | None:
-    """Say what is wrong with numbers: missing altogether, or ids."""
-    if len(cells) and np.isnan(cells[0]) and np.isnan(cells).all():
-        return _left_out(EMPTY)
-    return _judge_ids(name, cells)
 
 
 def _judge_ids(name: str, cells: Floats) -> Finding | None:
@@ -298,10 +293,8 @@ def changes(
 
 def left_out_sentences(frame: Frame) -> list[str]:
     """Return a sentence about all columns that are left out, where there are any."""
-    said = [f"'{c.name}' ({c.left_out})" for c in frame.columns if c.left_out]
-    if not said:
-        return []
-    return [f"Columns that cannot be used are left out: {listed(said)}."]
+    why = [f"'{c.name}' ({c.left_out})" for c in frame.columns if c.left_out]
+    return [f"Columns that cannot be used are left out: {listed(why)}."] if why else []
 
 
 def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
@@ -338,9 +331,11 @@ def remarks(
     findings: list[Finding] = []
     twins: dict[bytes, int] = {}
     for index in frame.used:
-        name, cells = frame.names[index], _codes(frame, index)
-        own = _remarks_on(frame, index, cells, name in flagged)
-        findings += (replace(finding, column=name) for finding in own)
+        name, cells = frame.names[index], np.ascontiguousarray(frame.numeric[:, index])
+        if index in frame.text:
+            cells = text_codes(frame.text[index])
+        for finding in _remarks_on(frame, index, cells, name in flagged):
+            findings.append(replace(finding, column=name))
         key = xxhash.xxh3_128(cells.tobytes()).digest()
         twin = twins.setdefault(key, index)
         if twin != index and (frame.texts(index) == frame.texts(twin)).all():
@@ -351,27 +346,24 @@ def remarks(
     return findings if y is None else findings + giveaways(frame, y, is_class)
 
 
-def _codes(frame: Frame, index: int) -> Floats:
-    """Return a column as numbers, texts by their place in order, NaN where missing."""
-    if index not in frame.text:
-        return np.ascontiguousarray(frame.numeric[:, index])
-    return text_codes(frame.text[index])
-
-
 def _remarks_on(
     frame: Frame, index: int, cells: Floats, flag: bool
 ) -> Iterator[Finding]:
-    """Yield what is to be said of one column on its own."""
+    """Yield what is to be said of one column on its own.
+
+    `cells` are its numbers, or its texts by their place in order, NaN where missing.
+    """
     empty = np.isnan(cells)
     present = cells[~empty]
     if np.isinf(present).any():
         yield Finding(None, "infinite cells", "a run stops here", "stops")
     if empty.any():
         what = f"{empty.sum():,} of {len(cells):,} cells missing"
-        told = ", and a flag says where" if flag else ""
-        done = f"filled in from the column's other rows{told}"
+        done = "filled in from the column's other rows"
         if flag and index in frame.text:
             done = "a category of their own"
+        elif flag:
+            done += ", and a flag says where"
         yield Finding(None, what, done, "kept")
     yield from suspects(frame, index, present)
     if present.size and present.min() == present.max() and not flag:

@@ -181,8 +181,8 @@ def excluded_columns(names: Sequence[str], parties: PartySpec) -> dict[str, str]
     by_party: dict[str, str] = {}
     held: set[str] = set()
     for party, patterns in parties.items():
-        own, excluded = _matched_and_excluded(names, patterns, f"party '{party}'")
-        held.update(own)
+        matched, excluded = _matched_and_excluded(names, patterns, f"party '{party}'")
+        held.update(matched)
         for name in excluded:
             by_party.setdefault(name, party)
     return {n: by_party[n] for n in names if n in by_party and n not in held}

@@ -89,7 +89,14 @@ def _mark_latest(
     n_test = len(times) - int(len(times) * (1.0 - config.test_share) + 1e-9)
     if not n_test:
         return replace(dataset, times=None), all_stay
-    first = _first_test_time(times, n_test, dataset.name)
+    moments, counts = np.unique(times, return_counts=True)
+    if len(moments) < 2:
+        raise DataError(
+            f"The times of '{dataset.name}' must be two or more, to test on later "
+            f"ones. Got {_text(moments[0])} in every row."
+        )
+    n_later = counts[::-1].cumsum()[::-1]  # rows from each moment on
+    first = moments[1:][np.abs(n_later[1:] - n_test).argmin()]
     is_test = times >= first
     is_early = times < first - _length(config.gap, times)
     if not is_early.any():
@@ -107,18 +114,6 @@ def _mark_latest(
         notes.append(f"{plural(n_left_out, 'row')} in the gap of {gap} left out.")
     notes = [*dataset.notes, *notes]
     return replace(dataset, times=None, is_test=is_test, notes=tuple(notes)), stays
-
-
-def _first_test_time(times: Times, n_test: int, name: str) -> Any:
-    """Return the time of the first test row, so that about `n_test` are not before."""
-    moments, counts = np.unique(times, return_counts=True)
-    if len(moments) < 2:
-        raise DataError(
-            f"The times of '{name}' must be two or more, to test on later ones. Got "
-            f"{_text(moments[0])} in every row."
-        )
-    n_later = counts[::-1].cumsum()[::-1]  # rows from each moment on
-    return moments[1:][np.abs(n_later[1:] - n_test).argmin()]
 
 
 def _length(gap: float, times: Times) -> Any:

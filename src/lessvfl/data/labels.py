@@ -148,11 +148,11 @@ def look_like_classes(
 
 def task_sentence(task: str, reason: str) -> str:
     """Say what labels are taken for, why, and how to have it otherwise."""
-    said = labels_text(task, reason)
+    sentence = labels_text(task, reason)
     if "whole numbers" not in reason or task == "binary":
-        return said
+        return sentence
     other = CLASSES if task == "regression" else "regression"
-    return f"{said} If that is wrong, set the task to {other}."
+    return f"{sentence} If that is wrong, set the task to {other}."
 
 
 # ------------------------------------------------------------------------------ coding
@@ -173,7 +173,8 @@ def label_cells(y: Any, frame: Frame | None, name: str) -> list[Any] | NDArray[A
         n_missing = int(np.isnan(array).sum())
     else:
         cells = array.tolist()
-        words = {cell for cell in cells if isinstance(cell, str) and _is_none(cell)}
+        texts = {cell for cell in cells if isinstance(cell, str)}
+        words = {text for text in texts if text.strip().casefold() in NO_LABEL}
         n_missing = sum(is_missing(cell) or cell in words for cell in cells)
         if words := words - {""}:
             shown = listed(sorted(map(repr, words)))
@@ -191,10 +192,6 @@ def label_cells(y: Any, frame: Frame | None, name: str) -> list[Any] | NDArray[A
             f"Got {plural(frame.n_rows, 'row')} and {plural(len(cells), 'label')}."
         )
     return cells
-
-
-def _is_none(word: str) -> bool:
-    return word.strip().casefold() in NO_LABEL
 
 
 def _warn_of_classes(names: Sequence[str], owner: str) -> None:
@@ -279,19 +276,11 @@ def code_labels(
         codes = np.array([code[cell] for cell in cells], dtype=np.int64)
     else:
         codes = np.searchsorted(distinct, numbers).astype(np.int64, copy=False)
-    own = [label_name(bool(value) if of_truth else value) for value in distinct]
-    names = _class_names(own, () if given_names is None else given_names, name)
+    names = tuple(label_name(bool(v) if of_truth else v) for v in distinct)
+    if given_names is not None and names == tuple(map(str, range(len(given_names)))):
+        check_texts(given_names, f"The names of the classes of '{name}'")
+        names = tuple(given_names)
     return codes, "binary" if len(names) == 2 else "multiclass", names, reason
-
-
-def _class_names(
-    own: Sequence[str], given: Sequence[str], owner: str
-) -> tuple[str, ...]:
-    """Return the names of classes: those given, where their own are 0, 1, ..."""
-    if list(own) != [str(code) for code in range(len(given))]:
-        return tuple(own)
-    check_texts(given, f"The names of the classes of '{owner}'")
-    return tuple(given)
 
 
 def label_name(cell: Any) -> str:
@@ -394,8 +383,7 @@ def row_weights(
         present = max(1, int((counts > 0).sum()))
         of_class = len(y) / (present * np.maximum(counts, 1))
     elif isinstance(config.class_weight, Mapping):
-        names = dataset.label_names
-        of_class = _weights_of(config.class_weight, names, dataset.name)
+        of_class = _weights_of(config.class_weight, dataset.label_names, dataset.name)
     if of_class is None and sample_weight is None:
         return None
     weights = np.ones(len(y)) if sample_weight is None else _at_most_one(sample_weight)
@@ -440,10 +428,10 @@ def leading_score(
     shares = counts[counts > 0] / max(1, counts.sum())
     if not len(shares) or shares.min() * len(shares) >= UNEVEN:
         return "accuracy", "no class is much rarer than an even share"
-    said = f"{100 * shares.min():.2g} % of the rows"
+    share = f"{100 * shares.min():.2g} % of the rows"
     if task == "binary":
-        return "auc", f"the rarer class has {said}"
-    return "balanced_accuracy", f"the rarest class has {said}"
+        return "auc", f"the rarer class has {share}"
+    return "balanced_accuracy", f"the rarest class has {share}"
 
 
 def positive_class(counts: NDArray[Any]) -> int:

@@ -71,14 +71,14 @@ def same_columns(paths: Sequence[Path], schemas: Sequence[Any]) -> None:
     """Refuse files of one table whose columns differ in name or kind."""
     first = {field.name: _kind(field.type) for field in schemas[0]}
     for path, schema in zip(paths, schemas, strict=True):
-        own = {field.name: _kind(field.type) for field in schema}
+        kinds = {field.name: _kind(field.type) for field in schema}
         pair = f"'{path.name}' and '{paths[0].name}' in '{path.parent}'"
-        if odd := sorted(set(own) ^ set(first)):
+        if odd := sorted(set(kinds) ^ set(first)):
             raise DataError(
                 f"All files of a table must have the same columns. Got {pair}, of "
                 f"which one alone has '{odd[0]}'."
             )
-        for name, kind in own.items():
+        for name, kind in kinds.items():
             if kind != first[name]:
                 raise DataError(
                     f"Column '{name}' must be of one kind in all files of a table. Got "
@@ -341,23 +341,21 @@ def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
 
     try:
         table = read(encoding)
-    except UnicodeDecodeError:  # of a name
-        encoding = "cp1252"
-        table = read(encoding)
-    except pyarrow.ArrowInvalid as error:
-        if "UTF8" not in str(error):
+    except (UnicodeDecodeError, pyarrow.ArrowInvalid) as error:  # of names, of cells
+        if isinstance(error, pyarrow.ArrowInvalid) and "UTF8" not in str(error):
             raise
         encoding = "cp1252"
         table = read(encoding)
     decimal = "," if delimiter != "," and _has_decimal_commas(table) else ""
-    said = []
+    changes = []
     if delimiter != ",":
-        said.append((f"columns separated by {DELIMITERS[delimiter]}", "read as such"))
+        what = f"columns separated by {DELIMITERS[delimiter]}"
+        changes.append((what, "read as such"))
     if decimal:
-        said.append(("numbers with ',' for decimals", "read as numbers"))
+        changes.append(("numbers with ',' for decimals", "read as numbers"))
     if encoding != "utf8":
-        said.append((f"texts encoded in {encoding}, not UTF-8", "read as such"))
-    findings = (Finding(None, what, done, "changed") for what, done in said)
+        changes.append((f"texts encoded in {encoding}, not UTF-8", "read as such"))
+    findings = (Finding(None, what, done, "changed") for what, done in changes)
     return RawTable(table, decimal, tuple(findings), True, texts)
 
 

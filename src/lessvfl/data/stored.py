@@ -169,18 +169,21 @@ class StoredTable:
         """Return its own rows among some of the file, which begin at `start`."""
         end = start + frame.n_rows
         order, rows = self._in_file_order
-        first, last, own = start, end, frame
+        first, last = start, end
         if rows is not None:
             first, last = np.searchsorted(rows, [start, end])
-            own = frame.take(rows[first:last] - start)
+            frame = frame.take(rows[first:last] - start)
         if self.look.n_rows:  # texts are read as those of the look were; before it, raw
             where = f"rows {start + 1:,} to {end:,} of '{self.path.name}'"
-            kinds = zip(own.columns, self.look.select(own.names).columns, strict=True)
-            pairs = enumerate(kinds)  # whole numbers, too long for a double elsewhere
-            short = (i for i, (c, k) in pairs if k.is_text and c.kind == "numeric")
-            own = apply_columns(own.as_texts(short), self.look.columns, where)
+            known = {column.name: column for column in self.look.columns}
+            short = [  # whole numbers, too long for a double elsewhere
+                index
+                for index, column in enumerate(frame.columns)
+                if column.kind == "numeric" and known[column.name].is_text
+            ]
+            frame = apply_columns(frame.as_texts(short), self.look.columns, where)
         places = np.arange(first, last, dtype=np.int64)
-        return places if order is None else order[places], own
+        return places if order is None else order[places], frame
 
     @functools.cached_property
     def _in_file_order(self) -> tuple[Places | None, Places | None]:
@@ -224,9 +227,9 @@ def read_together(
             f"The data file '{tables[0].path}' must keep its {source.n_rows} rows "
             f"during a run. Got {'more' if end > source.n_rows else 'fewer'}."
         )
-    for number, own in enumerate(waiting):
+    for number, pieces in enumerate(waiting):
         if n_waiting[number]:
-            yield number, *_joined(own)
+            yield number, *_joined(pieces)
     release_unused()
 
 

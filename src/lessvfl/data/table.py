@@ -132,17 +132,18 @@ def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
     X = in_memory(X)
     read: Callable[[str, Any], ColumnAndCells]
     if hasattr(X, "column_names"):  # arrow
-        own, columns, read = X.column_names, X.columns, arrow_column
+        names_of_X, columns, read = X.column_names, X.columns, arrow_column
     elif hasattr(X, "get_columns"):  # polars
         columns, read = X.get_columns(), _polars_column
-        own = [column.name for column in columns]
+        names_of_X = [column.name for column in columns]
     elif hasattr(X, "dtypes") and hasattr(X, "columns"):  # pandas
-        own, read = [str(column) for column in X.columns], _pandas_column
-        columns = (X.iloc[:, i] for i in range(len(own)))
+        names_of_X, read = [str(column) for column in X.columns], _pandas_column
+        columns = (X.iloc[:, i] for i in range(len(names_of_X)))
     else:
         X = _matrix(X)
-        own, columns, read = [f"x{i}" for i in range(X.shape[1])], X.T, array_column
-    names = checked_names(own, feature_names)
+        names_of_X, columns = [f"x{i}" for i in range(X.shape[1])], X.T
+        read = array_column
+    names = checked_names(names_of_X, feature_names)
     is_plain = read is array_column and X.dtype.kind in "iufb"
     if is_plain and not (X.dtype.kind in "iu" and _may_be_long(X)):
         kind: ColumnKind = "boolean" if X.dtype.kind == "b" else "numeric"
@@ -191,13 +192,13 @@ def columns_at(X: Any, places: Sequence[int]) -> Any:
 def array_of(X: Any) -> NDArray[Any]:
     """Return the cells of a frame: numbers as such, or objects where some are none."""
     if hasattr(X, "iloc"):
-        own = [_pandas_array(X.iloc[:, i]) for i in range(X.shape[1])]
+        columns = [_pandas_array(X.iloc[:, i]) for i in range(X.shape[1])]
     else:
-        is_polars = hasattr(X, "get_columns")
-        own = [_plain_array(column) for column in (X.get_columns() if is_polars else X)]
-    if any(cells.dtype.kind not in "iufb" for cells in own):
-        own = [cells.astype(object) for cells in own]
-    return np.column_stack(own) if own else np.empty((X.shape[0], 0))
+        whole = X.get_columns() if hasattr(X, "get_columns") else X
+        columns = [_plain_array(column) for column in whole]
+    if any(cells.dtype.kind not in "iufb" for cells in columns):
+        columns = [cells.astype(object) for cells in columns]
+    return np.column_stack(columns) if columns else np.empty((X.shape[0], 0))
 
 
 def _pandas_array(series: Any) -> NDArray[Any]:
@@ -247,13 +248,15 @@ def frame_of_columns(
     return Frame(tuple(described), matrix, text)
 
 
-def checked_names(own: Sequence[str], given: Sequence[str] | None) -> tuple[str, ...]:
+def checked_names(
+    original: Sequence[str], given: Sequence[str] | None
+) -> tuple[str, ...]:
     """Return the names of columns, or refuse a wrong number or one that comes twice."""
-    names = tuple(str(name) for name in (own if given is None else given))
-    if len(names) != len(own):
+    names = tuple(str(name) for name in (original if given is None else given))
+    if len(names) != len(original):
         raise DataError(
             f"The 'feature_names' must name every column. "
-            f"Got {len(names)} names for {len(own)} columns."
+            f"Got {len(names)} names for {len(original)} columns."
         )
     check_texts(names, "Column names")
     if len(set(names)) < len(names):

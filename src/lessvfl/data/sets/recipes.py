@@ -69,8 +69,8 @@ class SourceFiles:
 
     def ending(self, *suffixes: str) -> list[str]:
         """Return the names that end so, hidden files aside."""
-        own = (name for name in self._paths if not name.startswith("."))
-        return sorted(name for name in own if name.lower().endswith(suffixes))
+        visible = (name for name in self._paths if not name.startswith("."))
+        return sorted(name for name in visible if name.lower().endswith(suffixes))
 
     def only_file(self, *suffixes: str, preferred: str = "") -> Path:
         """Return the only file that ends so, or the preferred one of several."""
