@@ -8,8 +8,7 @@ import pytest
 
 from lessvfl import data
 from lessvfl.data import DataConfig, Roles, from_arrays, held_out, prepare
-from lessvfl.data.roles import HeldOutIds, with_roles
-from lessvfl.data.row_cells import check_times
+from lessvfl.data.roles import HeldOutIds, check_times, with_roles
 from lessvfl.data.split import fold_seeds, split_rows
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.run import profiles

@@ -56,8 +56,7 @@ from lessvfl.data.problem import (
     raw_frame,
 )
 from lessvfl.data.readers import release_unused
-from lessvfl.data.roles import ROW_ROLES, Roles
-from lessvfl.data.row_cells import check_units, check_weights
+from lessvfl.data.roles import ROW_ROLES, Roles, check_units, check_weights
 from lessvfl.data.sentinels import blank, marks_of, written_marks
 from lessvfl.data.sets import build, describe, is_file, load, names
 from lessvfl.data.split import (

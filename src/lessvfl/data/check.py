@@ -337,9 +337,10 @@ def _load(
         )
     data = known or _without_labels(frame, path.stem)
     data = data if target is None else replace(data, taken={target: "labels"})
-    for setting in roles.columns:
+    for setting, column in roles.columns.items():
         role = Roles(**{setting: getattr(roles, setting)})
-        data = attempt(partial(with_roles, data, role, raw.written)) or data
+        cells = {column: raw.written(column)} if column in raw.names else {}
+        data = attempt(partial(with_roles, data, role, cells)) or data
     return data, target, unsaid
 
 

@@ -58,10 +58,12 @@ def load_file(
         raw = read_table(path)
         taken = {label_column(raw.names, label, path): "labels"}
         frame, y = _labelled(raw, label, path)
-        raw = raw.select(roles.columns.values())  # the rest is in memory
+        names = [name for name in roles.columns.values() if name in raw.names]
+        cells = {name: raw.written(name) for name in names}
+        del raw  # the rest is in memory
         release_unused()
         table = from_arrays(frame, y, name=path.stem, task=task)
-        return with_roles(replace(table, taken=taken), roles, raw.written)
+        return with_roles(replace(table, taken=taken), roles, cells)
     label = label or "y"
     arrays = read_npz(path, ["X", label])
     frame = _npz_frame(arrays)

@@ -16,7 +16,7 @@ from lessvfl.data.column import Column, ColumnKind
 from lessvfl.data.columns import apply_columns, infer_columns
 from lessvfl.data.frame import Dataset, Floats, Frame, check_texts, is_missing
 from lessvfl.data.labels import code_labels, label_cells
-from lessvfl.data.row_cells import check_weights
+from lessvfl.data.roles import check_weights
 from lessvfl.errors import DataError
 
 
@@ -140,7 +140,20 @@ def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
         names_of_X, read = [str(column) for column in X.columns], _pandas_column
         columns = (X.iloc[:, i] for i in range(len(names_of_X)))
     else:
-        X = _matrix(X)
+        try:
+            X = np.asarray(X)
+        except ValueError:
+            raise DataError("A table must have rows of equal length.") from None
+        if X.ndim != 2:
+            raise DataError(
+                f"A table must have two dimensions, rows and columns. "
+                f"Got shape {X.shape}."
+            )
+        if X.dtype.kind not in "iufbOUSM":
+            raise DataError(
+                f"A table must hold numbers, truth values, dates or texts. "
+                f"Got {X.dtype}."
+            )
         names_of_X, columns = [f"x{i}" for i in range(X.shape[1])], X.T
         read = array_column
     names = checked_names(names_of_X, feature_names)
@@ -150,25 +163,6 @@ def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
         numbers = np.ascontiguousarray(X, dtype=np.float64)
         return Frame.of_numbers(names, numbers, kind)
     return frame_of_columns(map(read, names, columns), (X.shape[0], len(names)))
-
-
-def _matrix(X: Any) -> NDArray[Any]:
-    """Return a table as an array, or refuse what is none."""
-    try:
-        matrix = np.asarray(X)
-    except ValueError:
-        raise DataError("A table must have rows of equal length.") from None
-    if matrix.ndim != 2:
-        raise DataError(
-            f"A table must have two dimensions, rows and columns. "
-            f"Got shape {matrix.shape}."
-        )
-    if matrix.dtype.kind not in "iufbOUSM":
-        raise DataError(
-            f"A table must hold numbers, truth values, dates or texts. "
-            f"Got {matrix.dtype}."
-        )
-    return matrix
 
 
 def in_memory(X: Any) -> Any:
@@ -224,7 +218,6 @@ EXACT = 2**53  # up to which a double holds every whole number
 LARGEST = int(np.finfo(np.float64).max)
 WHOLE = (int, np.integer, decimal.Decimal)
 SCALARS = (str, float, np.floating, np.bool_, datetime.date, *WHOLE)
-TOGETHER = 8  # columns: as many numbers as a processor fetches at once
 ColumnAndCells = tuple[Column, NDArray[Any]]  # floats, or texts with None for missing
 
 
@@ -232,19 +225,16 @@ def frame_of_columns(
     columns: Iterable[ColumnAndCells], shape: tuple[int, int]
 ) -> Frame:
     """Make a table of so many rows and columns."""
-    matrix = np.empty(shape)
+    matrix = np.full(shape, np.nan)
     text: dict[int, NDArray[np.object_]] = {}
     described: list[Column] = []
-    numbers: list[Floats] = []  # of neighbours: written together, they take less time
     for index, (column, cells) in enumerate(columns):
+        described.append(column)
         if column.is_text:
             check_texts(cells, f"The texts of column {column.name!r}")
             text[index] = cells
-        described.append(column)
-        numbers.append(np.full(shape[0], np.nan) if column.is_text else cells)
-        if len(numbers) == TOGETHER or index + 1 == shape[1]:
-            matrix[:, index + 1 - len(numbers) : index + 1] = np.stack(numbers, axis=1)
-            numbers = []
+        else:
+            matrix[:, index] = cells
     return Frame(tuple(described), matrix, text)
 
 
@@ -272,8 +262,9 @@ def array_column(name: str, cells: NDArray[Any]) -> ColumnAndCells:
     """Return one column of an array, and what it holds."""
     kind = cells.dtype.kind
     if kind in "iufb" and not (kind in "iu" and _may_be_long(cells)):
-        of_truth = kind == "b"
-        return Column(name, "boolean" if of_truth else "numeric"), cells.astype(float)
+        return Column(name, "boolean" if kind == "b" else "numeric"), cells.astype(
+            float
+        )
     if kind == "M":
         return Column(name, "date"), days_of(cells)
     if kind not in "OUSiu":
