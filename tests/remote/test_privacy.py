@@ -50,7 +50,7 @@ from tests.remote.test_remote import (
 from lessvfl.core.losses import Labels
 from lessvfl.core.plans import SECRET
 from lessvfl.data import Scratch
-from lessvfl.data.randomised import randomise
+from lessvfl.data.labels import randomise
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError, RecordError
 from lessvfl.privacy.accounting import epsilon_spent
 from lessvfl.privacy.noise import GradientDefence

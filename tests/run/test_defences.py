@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lessvfl import data, resolve
-from lessvfl.data.randomised import draws_of, randomise
+from lessvfl.data.labels import draws_of, randomise
 from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import RandomisedResponse
 from lessvfl.run.numbers import class_share
@@ -82,7 +82,8 @@ def by_secret(table, epsilon):
 @pytest.mark.parametrize("drawn", [by_place, by_secret])
 def test_two_epsilons_together_give_no_label_away(table, drawn):
     """By one draw, a row told otherwise would be as epsilon 3 tells it, always."""
-    one, three = (randomise(table, *drawn(table, e)).training_labels for e in (1.0, 3.0))
+    pairs = (drawn(table, epsilon) for epsilon in (1.0, 3.0))
+    one, three = (randomise(table, *pair).training_labels for pair in pairs)
     differ = one != three
     wrong = (three != table.y)[differ].mean()
     flips = [RandomisedResponse(e, 2).flips for e in (1.0, 3.0)]

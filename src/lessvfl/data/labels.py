@@ -5,8 +5,10 @@ What is said here and what comes of it stay with the label holder; no party is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from lessvfl.data.frame import Dataset, Floats, Frame, check_texts, is_missing
 from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
 from lessvfl.errors import ConfigError, DataError, warn
-from lessvfl.mechanisms import GRADIENT_DEFENCES
+from lessvfl.mechanisms import GRADIENT_DEFENCES, RandomisedResponse
 from lessvfl.settings import Kind, Section, a_float, one_of, or_none, refuse, setting
 from lessvfl.terms import (
     MEASURES,
@@ -24,6 +26,7 @@ from lessvfl.terms import (
     labels_text,
     listed,
     plural,
+    stream_seed,
     written,
 )
 
@@ -35,6 +38,7 @@ UNEVEN = 0.6  # of an even share: classes are uneven where the rarest has less
 FEW_CODES = 10  # different whole numbers at most that are classes, whichever they are
 NO_LABEL = {"", "na", "n/a", "#n/a", "<na>", "nan", "null"}  # words for a missing one
 MAYBE_NONE = {"none", "-", "?"}  # that may be classes, too
+WORD = 2.0**-64  # a draw of 64 bits as a share
 MAX_CLASSES = 100  # more different whole numbers than this are amounts, not classes
 
 # What labels may be asked to be; classification is binary or multiclass.
@@ -508,3 +512,44 @@ def huber_delta_of(y: Floats, config: LabelConfig) -> float | None:
 def _is_robust(y: Floats, config: LabelConfig) -> bool:
     """Tell whether the loss is Huber's."""
     return config.loss == "huber" or (config.loss == "auto" and is_heavy(y))
+
+
+# ---------------------------------------------------------------------- randomised once
+
+
+def randomise(
+    dataset: Dataset, labels: LabelConfig, draws: NDArray[np.float64] | None = None
+) -> Dataset:
+    """Return the data set with labels for training that are randomised, if asked for.
+
+    The same row has the same label in every run with this epsilon: without `draws`
+    (N,), evenly between 0 and 1, they are drawn by the place of a row in the table.
+    """
+    if labels.label_epsilon is None:
+        return dataset
+    check_labels(dataset, labels)
+    mechanism = RandomisedResponse(labels.label_epsilon, len(dataset.label_names))
+    if draws is None:
+        rng = np.random.default_rng(stream_seed(0, "labels", *_names_of(mechanism)))
+        draws = rng.random(len(dataset.y))
+    return replace(dataset, randomised=mechanism.apply(dataset.y, draws))
+
+
+def draws_of(
+    ids: Iterable[object], secret: bytes, mechanism: RandomisedResponse
+) -> NDArray[np.float64]:
+    """Return a draw for each id that nobody without the secret can know.
+
+    Another epsilon has draws of its own: by the same one, a row told otherwise under
+    two of them would give its label away.
+    """
+    how = "/".join(_names_of(mechanism))
+    digests = (
+        hmac.digest(secret, f"{how}/{one}".encode(), hashlib.sha256)[:8] for one in ids
+    )
+    words = np.frombuffer(b"".join(digests), dtype=">u8")
+    return np.asarray(words * WORD, dtype=np.float64)
+
+
+def _names_of(mechanism: RandomisedResponse) -> tuple[str, str]:
+    return repr(float(mechanism.epsilon)), str(mechanism.n_classes)

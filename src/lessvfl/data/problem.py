@@ -30,11 +30,11 @@ from lessvfl.data.labels import (
     huber_delta_of,
     leading_score,
     positive_class,
+    randomise,
     row_weights,
     scaled_labels,
     threshold_of,
 )
-from lessvfl.data.randomised import randomise
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent
 from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.settings import a_float, refuse

@@ -184,12 +184,10 @@ class RawTable:
         return replace(frame, decimal=self.decimal, findings=self.findings)
 
     def _column(self, name: str) -> ColumnAndCells:
-        if (
-            name not in self.texts
-            and (numbers := self._plain_numbers(name)) is not None
-        ):
-            return Column(name), numbers
-        return arrow_column(name, self.table.column(name))
+        numbers = None if name in self.texts else self._plain_numbers(name)
+        if numbers is None:
+            return arrow_column(name, self.table.column(name))
+        return Column(name), numbers
 
     def _plain_numbers(self, name: str) -> Floats | None:
         """Return a column of a file of texts as numbers; None where it has others."""

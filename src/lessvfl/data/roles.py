@@ -98,7 +98,7 @@ def with_roles(
 ) -> Dataset:
     """Return a data set whose columns with a role are no features, but say it of rows.
 
-    `cells_in_file` are the cells of columns as they came, where these are known: groups,
+    `cells_in_file` are cells of columns as they came, where these are known: groups,
     times and ids are taken from them, since numbers beyond 2^53 are not rounded there.
     """
     for setting, column in roles.columns.items():

@@ -262,9 +262,8 @@ def array_column(name: str, cells: NDArray[Any]) -> ColumnAndCells:
     """Return one column of an array, and what it holds."""
     kind = cells.dtype.kind
     if kind in "iufb" and not (kind in "iu" and _may_be_long(cells)):
-        return Column(name, "boolean" if kind == "b" else "numeric"), cells.astype(
-            float
-        )
+        of_truth = kind == "b"
+        return Column(name, "boolean" if of_truth else "numeric"), cells.astype(float)
     if kind == "M":
         return Column(name, "date"), days_of(cells)
     if kind not in "OUSiu":
