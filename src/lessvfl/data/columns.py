@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from lessvfl.data.column import (
     DIGITS,
     KIND_WORDS,
+    OF_READING,
     Column,
     ColumnKind,
     Finding,
@@ -75,9 +76,14 @@ def infer_columns(frame: Frame) -> tuple[Frame, tuple[Finding, ...]]:
             finding = _judge_ids(column.name, cells)
         is_used = finding is None or finding.level != "left out"
         if column.kind == "numeric" and is_used:
-            days = _days(frame, index, column.reading, read.get(index, cells))
+            words = () if column.reading is None else column.reading.missing
+            digits, days = replace(DIGITS, missing=words), days_of_digits(cells)
+            if days is not None and index in frame.text:  # without units or marks
+                from lessvfl.data.readings import read_texts
+
+                days = read_texts(frame.text[index], digits)
             if days is not None:
-                column, read[index] = days
+                column, read[index] = replace(column, kind="date", reading=digits), days
                 finding = _of_kind(DIGITS)
             elif column.reading is None and frame.decimal == ",":
                 column = replace(column, reading=DECIMAL_COMMA)  # later ones are texts
@@ -115,30 +121,13 @@ def apply_columns(frame: Frame, inferred: Sequence[Column], owner: str) -> Frame
     return _with_columns(frame, columns, read)
 
 
-def _days(
-    frame: Frame, index: int, reading: Reading | None, numbers: Floats
-) -> tuple[Column, Floats] | None:
-    """Return a column of days as one number each, such as 20240131, None of others."""
-    days = days_of_digits(numbers)
-    if days is None:
-        return None
-    digits = replace(DIGITS, missing=() if reading is None else reading.missing)
-    column = replace(frame.columns[index], kind="date", reading=digits)
-    if index not in frame.text:
-        return column, days
-    from lessvfl.data.readings import read_texts
-
-    values = read_texts(frame.text[index], digits)  # without units or marks
-    return None if values is None else (column, values)
-
-
 def read_column(
     column: Column, cells: NDArray[np.object_], reading: Reading, owner: str = ""
 ) -> tuple[Column, Floats]:
     """Return what a column of texts is once these are read, and the cells."""
     from lessvfl.data.readings import read_texts
 
-    values, kind = read_texts(cells, reading), reading.column_kind
+    values, kind = read_texts(cells, reading), OF_READING[reading.kind]
     if values is None:
         texts = cells.tolist()
         row = next(

@@ -129,9 +129,6 @@ def match_columns(
     return _matched_and_excluded(names, patterns, owner)[0]
 
 
-Names = Mapping[str, None]  # of columns, in order
-
-
 def _matched_and_excluded(
     names: Sequence[str], patterns: Sequence[str] | str, owner: str
 ) -> tuple[list[str], list[str]]:
@@ -160,7 +157,9 @@ def _matched_and_excluded(
     return list(left), excluded
 
 
-def _matches(known: Names, pattern: str, owner: str, mark: str = "") -> list[str]:
+def _matches(
+    known: Collection[str], pattern: str, owner: str, mark: str = ""
+) -> list[str]:
     """Return the columns of one name or glob, or refuse one that has none."""
     if pattern in known:
         return [pattern]

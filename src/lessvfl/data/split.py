@@ -57,7 +57,14 @@ def split_rows(
         is_test = _is_in_fold(dataset, config, seed, blocks, secret)
         train, test = _both_sides(dataset, is_test, "change folds")
     else:
-        n, n_test = len(dataset.y), _n_test(dataset, config)
+        n = len(dataset.y)
+        n_train = int(n * (1.0 - config.test_share) + 1e-9)
+        if n_train < 1:
+            raise DataError(
+                f"The data set '{dataset.name}' must leave a row to train on. "
+                f"Got {n} rows and test_share = {config.test_share:g}."
+            )
+        n_test = n - n_train
         if not n_test:
             return np.arange(n), np.arange(0)
         if config.split == "first":
@@ -71,7 +78,7 @@ def split_rows(
         is_few = blocks is None and n < MANY_ROWS
         if config.split == "stratified" and is_few and secret is None:
             state = np.random.RandomState(stream_seed(seed, "split") % 2**32)
-            train, test = _shuffle_split(n, n - n_test, classes, state)
+            train, test = _shuffle_split(n, n_train, classes, state)
             return (np.sort(train), np.sort(test)) if in_order else (train, test)
         rng = _generator(seed, "split", secret)
         if blocks is None:
@@ -90,18 +97,6 @@ def _generator(
     """Return what rows are drawn by: the seed, which all know, or also a secret."""
     drawn_by = stream_seed(seed, purpose) if secret is None else secret(purpose, seed)
     return np.random.default_rng(drawn_by)
-
-
-def _n_test(dataset: Dataset, config: DataConfig) -> int:
-    """Return how many rows are for testing."""
-    n = len(dataset.y)
-    n_train = int(n * (1.0 - config.test_share) + 1e-9)
-    if n_train < 1:
-        raise DataError(
-            f"The data set '{dataset.name}' must leave a row to train on. "
-            f"Got {n} rows and test_share = {config.test_share:g}."
-        )
-    return n - n_train
 
 
 def fold_seeds(seeds: Sequence[int], folds: int) -> list[int]:

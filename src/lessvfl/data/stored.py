@@ -119,18 +119,14 @@ class StoredTable:
         if not names:
             raise DataError(f"The data file '{path}' must have columns. Got none.")
         whole = cls(path, source, Frame.of_numbers(names, np.empty((0, len(names)))))
-        return replace(whole, look=whole._spaced())
-
-    def _spaced(self) -> Frame:
-        """Return some rows, spaced evenly: fewer of many columns."""
-        n_rows = max(LEAST_ROWS, min(CHUNK, AT_ONCE // len(self.names)))
-        stride = -(-self.n_rows // n_rows)
-        rows = np.arange(0, self.n_rows, stride, dtype=np.int64)
+        n_rows = max(LEAST_ROWS, min(CHUNK, AT_ONCE // len(names)))  # spaced evenly
+        stride = -(-source.n_rows // n_rows)
+        rows = np.arange(0, source.n_rows, stride, dtype=np.int64)
         parts = []
-        for names in self.together(self.names):
-            few = replace(self, rows=rows).batches(names, CHUNK)
+        for some in whole.together(names):
+            few = replace(whole, rows=rows).batches(some, CHUNK)
             parts.append(stack_rows([frame for _, frame in few]))
-        return join_columns(parts)
+        return replace(whole, look=join_columns(parts))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -199,7 +199,10 @@ def load(name: str, folder: Path | None, options: Mapping[str, Any]) -> Dataset:
     """Load ``<folder>/<name>.npz`` where there is one, otherwise from OpenML."""
     facts = FACTS[name]
     notes: tuple[str, ...] = (facts.note,) if facts.note else ()
-    if folder is not None and (path := _local_file(name, facts, folder)).is_file():
+    path = (folder or Path()) / f"{name}.npz"
+    if facts.label and not path.is_file():
+        path = path.with_suffix(".csv")
+    if folder is not None and path.is_file():
         if path.suffix == ".npz":
             data = files.load_file(path)
         else:
@@ -228,12 +231,6 @@ def load(name: str, folder: Path | None, options: Mapping[str, Any]) -> Dataset:
         data = replace(data, n_parties=len(facts.parties), parties=facts.parties)
     origin = f"{origin} (SHA-256 of its cells {checksum[:12]})"
     return replace(data, name=name, notes=notes, scale=facts.scale, origin=origin)
-
-
-def _local_file(name: str, facts: Facts, folder: Path) -> Path:
-    """Return where a data set is in a folder: as .npz, some as .csv."""
-    path = folder / f"{name}.npz"
-    return path if path.is_file() or not facts.label else path.with_suffix(".csv")
 
 
 def fetch(name: str) -> Dataset:
