@@ -29,7 +29,6 @@ from lessvfl.data.frame import (
     Dataset,
     Frame,
     Places,
-    Table,
     are_all,
     are_in_order,
     check_texts,
@@ -66,6 +65,6 @@ from lessvfl.data.split import (
     is_drawn_by_class,
     split_rows,
 )
-from lessvfl.data.stored import Scratch, StoredTable, open_columns
+from lessvfl.data.stored import Scratch, StoredTable, Table, open_columns
 from lessvfl.data.table import array_of, columns_at, frame_of, from_arrays, in_memory
 from lessvfl.data.yaml_files import read_yaml, write_yaml

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from lessvfl.data import stored
 from lessvfl.data.column import KIND_WORDS, EncodedColumn, Reading
 from lessvfl.data.days import days_of_digits
-from lessvfl.data.frame import Floats, Frame, Table
+from lessvfl.data.frame import Floats, Frame
 from lessvfl.data.learn import (
     AS_IS_FILL,
     CHUNK,
@@ -89,7 +90,7 @@ class Encoding:
     def fit(
         cls,
         party: str,
-        table: Table,
+        table: stored.Table,
         names: Sequence[str],
         *,
         scale: str = "auto",
@@ -217,6 +218,26 @@ class Encoding:
             elif column.kind == "date":
                 counts += _calendar(self.party, column, cells[:, i], out)
         return matrix, counts
+
+    def apply_on_disk(
+        self,
+        tables: Sequence[stored.StoredTable],
+        scratch: stored.Scratch,
+        dtype: DTypeLike,
+    ) -> tuple[list[NDArray[Any]], CellCounts]:
+        """Encode tables of one file: a matrix of each, (N, columns), mapped from disk.
+
+        And what was met on the way.
+        """
+        width, counts = len(self.groups), CellCounts()
+        encoded = [scratch.zeros((table.n_rows, width), dtype) for table in tables]
+        n_rows, n_written = max(1, stored.AT_ONCE // max(1, 4 * width)), 0
+        for number, places, frame in stored.read_together(tables, self.names, n_rows):
+            encoded[number][places], more = self.apply(frame)
+            counts += more
+            n_written += len(places)
+        assert n_written == sum(map(len, encoded)), "every row asked for is in the file"
+        return encoded, counts
 
     def _read(self, table: Frame) -> Floats:
         """Return the cells of all columns as numbers, read as in training."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,39 +43,6 @@ def are_all(rows: Places, n_rows: int) -> bool:
     """Tell whether rows are all of a table, as they stand."""
     is_last = rows[-1:] == n_rows - 1
     return len(rows) == n_rows and bool(is_last.all()) and are_in_order(rows)
-
-
-class Table(Protocol):
-    """A table of named columns, in memory or on disk, read by batches of rows."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of its columns."""
-
-    @property
-    def n_rows(self) -> int:
-        """Return the number of rows."""
-
-    @property
-    def look(self) -> Frame:
-        """Return the table itself, or as many of its rows as tell what it holds."""
-
-    def take(self, rows: Places) -> Table:
-        """Return the table of these rows, in this order."""
-
-    def with_look(self, look: Frame) -> Table:
-        """Return the same table, its columns as they were inferred from its look."""
-
-    def digest(self) -> str:
-        """Return a digest of all cells."""
-
-    def together(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
-        """Yield the columns that may be in memory together, with many rows each."""
-
-    def batches(
-        self, names: Sequence[str], n_rows: int
-    ) -> Iterator[tuple[Places, Frame]]:
-        """Yield the places and cells of `n_rows` rows at a time, every row once."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +142,7 @@ class Frame:
         return content.hexdigest()
 
     def together(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
-        """Yield all columns at once: they are in memory."""
+        """Yield the columns that may be read together: all, which are in memory."""
         yield names
 
     def batches(

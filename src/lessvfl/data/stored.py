@@ -23,12 +23,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lessvfl.data.columns import apply_columns
-from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import load_columns, load_ids
 from lessvfl.data.frame import (
     Frame,
     Places,
-    Table,
     are_all,
     are_in_order,
     join_columns,
@@ -194,6 +192,9 @@ class StoredTable:
         return _digest(self.path)
 
 
+Table = Frame | StoredTable  # in memory, or read from disk by batches of rows
+
+
 def read_together(
     tables: Sequence[StoredTable], names: Sequence[str], n_rows: int
 ) -> Iterator[tuple[int, Places, Frame]]:
@@ -284,23 +285,6 @@ class Scratch:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def encode(
-        self, tables: Sequence[StoredTable], encoding: Encoding, dtype: DTypeLike
-    ) -> tuple[list[NDArray[Any]], CellCounts]:
-        """Return encoded rows of tables of one file, (N, columns), mapped from disk.
-
-        And what was met on the way.
-        """
-        width, counts = len(encoding.groups), CellCounts()
-        encoded = [self._new((table.n_rows, width), dtype) for table in tables]
-        n_rows, n_written = max(1, AT_ONCE // max(1, 4 * width)), 0
-        for number, places, frame in read_together(tables, encoding.names, n_rows):
-            encoded[number][places], more = encoding.apply(frame)
-            counts += more
-            n_written += len(places)
-        assert n_written == sum(map(len, encoded)), "every row asked for is in the file"
-        return encoded, counts
-
     @overload
     def keep(self, values: None) -> None: ...
 
@@ -311,14 +295,14 @@ class Scratch:
         """Return values mapped from disk; few ones, or no numbers, as they are."""
         if values is None or values.nbytes < BLOCK_BYTES or values.dtype == object:
             return values
-        kept = self._new(values.shape, values.dtype)
+        kept = self.zeros(values.shape, values.dtype)
         kept[:] = values
         return kept
 
     def collect(self, parts: Iterable[NDArray[Any]], n_values: int) -> Places:
         """Return places that come in parts; many are mapped from disk."""
         is_small = n_values * np.dtype(np.int64).itemsize < BLOCK_BYTES
-        places = (np.zeros if is_small else self._new)((n_values,), np.int64)
+        places = (np.zeros if is_small else self.zeros)((n_values,), np.int64)
         start = 0
         for part in parts:
             places[start : start + len(part)] = part
@@ -328,13 +312,13 @@ class Scratch:
     def cut(self, rows: NDArray[Any], used: NDArray[np.bool_]) -> NDArray[Any]:
         """Return some columns of rows (N, columns), mapped from disk."""
         n_rows, columns = len(rows), np.flatnonzero(used)
-        kept = self._new((n_rows, len(columns)), rows.dtype)
+        kept = self.zeros((n_rows, len(columns)), rows.dtype)
         step = max(1, BLOCK_BYTES // max(1, rows[:1].nbytes))
         for start in range(0, n_rows, step):
             kept[start : start + step] = rows[start : start + step, columns]
         return kept
 
-    def _new(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return zeros in a new file; there is room for all of them."""
         n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         if n_bytes == 0:
