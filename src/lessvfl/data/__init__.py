@@ -49,7 +49,6 @@ from lessvfl.data.problem import (
     PartyTable,
     Problem,
     class_counts,
-    label_rows,
     labels_alone,
     prepare,
     raw_frame,

@@ -177,14 +177,14 @@ def prepare(
         dataset = distinct(dataset, used, marks)
     dataset, _ = settle_test_rows(dataset, config)
     blocks = find_blocks(dataset, config)
-    train, test, rows, alone = _rows(dataset, config, seed, in_order, blocks)
-    blanked = blank(train, marks), blank(test, marks)
+    X_train, X_test, alone, train, test = _rows(dataset, config, seed, in_order, blocks)
+    blanked = blank(X_train, marks), blank(X_test, marks)
     bounds = _bounds(*blanked, used) if config.scale == "global" else (0.0, 1.0)
     encodings, matrices, counts = [], [], CellCounts()
     for party, columns in held.items():
         encoding = Encoding.fit(
             party,
-            train,
+            X_train,
             columns,
             scale=config.scale,
             bounds=bounds,
@@ -193,7 +193,7 @@ def prepare(
             marks=marks,
             groups=feature_of,
         )
-        both, met = zip(*map(encoding.apply, (train, test)), strict=True)
+        both, met = zip(*map(encoding.apply, (X_train, X_test)), strict=True)
         others = () if alone is None else (encoding.apply(alone)[0],)
         encodings.append(encoding)
         matrices.append((*both, *others))
@@ -205,7 +205,7 @@ def prepare(
     tables = _planted(dataset, encodings, matrices, shares, config.noise, seed)
     notes = _notes(dataset.X, dealt, count, counts)
     return replace(
-        labels_alone(dataset, rows, config, labels),
+        labels_alone(dataset, train, test, blocks, config, labels),
         parties=tables,
         n_real=sum(len(encoding.features) for encoding in encodings),
         notes=(*dataset.notes, *notes, *(blocks.sentences() if blocks else ())),
@@ -214,7 +214,7 @@ def prepare(
         unseen=counts.unseen,
         bounds=bounds,
         test_rows_seen=seen_share(*blanked, used),
-        frames=(train, test),
+        frames=(X_train, X_test),
     )
 
 
@@ -301,59 +301,33 @@ def _planted(
     return tuple(tables)
 
 
-@dataclass(frozen=True)
-class LabelRows:
-    """The labels of training and test rows, and the weights of the training rows."""
-
-    y_train: NDArray[Any]
-    y_test: NDArray[Any]
-    weight: Floats | None
-    test_blocks: Places | None = None
-    blocks: Places | None = None  # of the training rows, and of all rows how many:
-    n_blocks: int | None = None
-    n_equal: int = 0
-    places: Places | None = None  # of the training rows in their table
-
-
-def label_rows(
-    dataset: Dataset,
-    train: NDArray[np.int64],
-    test: NDArray[np.int64],
-    blocks: Blocks | None = None,
-) -> LabelRows:
-    """Return the labels of these training and test rows."""
-    rows = LabelRows(
-        y_train=dataset.training_labels[train],
-        y_test=dataset.y[test],
-        weight=None if dataset.weight is None else dataset.weight[train],
-        places=train,
-    )
-    if blocks is None:
-        return rows
-    return replace(
-        rows,
-        test_blocks=some_blocks(blocks.of_row, test),
-        blocks=some_blocks(blocks.of_row, train),
-        n_blocks=blocks.n_blocks,
-        n_equal=blocks.n_equal,
-    )
-
-
 def labels_alone(
-    dataset: Dataset, rows: LabelRows, config: DataConfig, labels: LabelConfig
+    dataset: Dataset,
+    train: Places,
+    test: Places | None,
+    blocks: Blocks | None,
+    config: DataConfig,
+    labels: LabelConfig,
 ) -> Problem:
-    """Return the labels as they are trained on, without any party's table."""
+    """Return the labels as they are trained on, without any party's table.
+
+    `train` and `test` are places of rows; where `test` is None, the test rows are the
+    data set's own.
+    """
     check_labels(dataset, labels)
-    y_train, y_test = rows.y_train, rows.y_test
-    shift, scale = 0.0, 1.0
-    if dataset.task == "regression" and config.scale_labels:
+    labels_train = dataset.training_labels[train]
+    labels_test = dataset.y_test if test is None else dataset.y[test]
+    assert labels_test is not None, "with test rows of its own"
+    y_train, y_test, shift, scale = labels_train, labels_test, 0.0, 1.0
+    task, n_classes = dataset.task, len(dataset.label_names)
+    if task == "regression" and config.scale_labels:
         shift, scale = centre(y_train, labels)
         y_train, y_test = (scaled_labels(y, shift, scale) for y in (y_train, y_test))
-    task, n_classes = dataset.task, len(dataset.label_names)
-    weight = row_weights(dataset, y_train, rows.weight, labels)
-    counts = class_counts(rows.y_train, rows.y_test, n_classes)
+    sample_weight = None if dataset.weight is None else dataset.weight[train]
+    weight = row_weights(dataset, y_train, sample_weight, labels)
+    counts = class_counts(labels_train, labels_test, n_classes)
     score, reason = leading_score(task, counts, labels)
-    return Problem(
+    problem = Problem(
         name=dataset.name,
         task=task,
         parties=(),
@@ -363,7 +337,7 @@ def labels_alone(
         n_real=0,
         label_shift=shift,
         label_scale=scale,
-        sample_weight=rows.weight,
+        sample_weight=sample_weight,
         weight=weight,
         huber_delta=huber_delta_of(y_train, labels) if task == "regression" else None,
         threshold=threshold_of(dataset, y_train, weight, labels),
@@ -371,13 +345,19 @@ def labels_alone(
         score=score,
         score_reason=reason,
         positive=positive_class(counts),
-        blocks=rows.blocks,
-        test_blocks=rows.test_blocks,
-        n_blocks=rows.n_blocks,
-        n_equal=rows.n_equal,
-        places=rows.places,
+        places=train,
         task_reason=dataset.task_reason,
         split=split_words(dataset, config),
+    )
+    if blocks is None:
+        return problem
+    n_alone = len(labels_test) if test is None else 0  # rows that are no blocks' own
+    return replace(
+        problem,
+        blocks=some_blocks(blocks.of_row, train),
+        test_blocks=None if test is None else some_blocks(blocks.of_row, test),
+        n_blocks=blocks.n_blocks + n_alone,
+        n_equal=blocks.n_equal,
     )
 
 
@@ -411,43 +391,29 @@ def _rows(
     seed: int,
     in_order: bool,
     blocks: Blocks | None,
-) -> tuple[Frame, Frame, LabelRows, Frame | None]:
-    """Return train and test tables with their labels, and the rows parties have alone.
+) -> tuple[Frame, Frame, Frame | None, Places, Places | None]:
+    """Return tables to train and test on and of the rows that parties have alone.
 
-    Those are None where all training rows are common.
+    With them come the places of the training and test rows, as for `labels_alone`. All
+    training rows are common where no table of rows alone comes.
     """
-    if dataset.X_test is not None and dataset.y_test is not None:
-        everything, none = np.arange(len(dataset.y)), np.arange(0)
-        rows = label_rows(dataset, everything, none, blocks)
-        rows = replace(rows, y_test=dataset.y_test)
-        if blocks is not None:  # of the test rows all are alone
-            n_blocks = blocks.n_blocks + len(dataset.y_test)
-            rows = replace(rows, n_blocks=n_blocks)
-        X_train, X_test = dataset.X, dataset.X_test
-    else:
+    train, test = np.arange(len(dataset.y)), None
+    X_train, X_test, alone = dataset.X, dataset.X_test, None
+    if X_test is None:
         of_row = None if blocks is None else blocks.of_row
         train, test = split.split_rows(dataset, config, seed, in_order, of_row)
         X_train, X_test = dataset.X.take(train), dataset.X.take(test)
-        rows = label_rows(dataset, train, test, blocks)
-    alone = None
     if config.overlap < 1:
         common, others = split.common_rows(X_train.n_rows, config.overlap, seed)
         alone = X_train.take(others) if len(others) else None
-        X_train = X_train.take(common)
-        rows = replace(
-            rows,
-            y_train=rows.y_train[common],
-            weight=None if rows.weight is None else rows.weight[common],
-            blocks=some_blocks(rows.blocks, common),
-            places=None if rows.places is None else rows.places[common],
-        )
-    if len(np.unique(rows.y_train)) < 2:
+        X_train, train = X_train.take(common), train[common]
+    if len(np.unique(dataset.training_labels[train])) < 2:
         mixes = "the setting split=random mixes the rows"
         raise DataError(
             f"The training rows of '{dataset.name}' must have two different labels or "
             f"more. Got one; {mixes if alone is None else 'a larger overlap has more'}."
         )
-    return X_train, X_test, rows, alone
+    return X_train, X_test, alone, train, test
 
 
 def _bounds(train: Frame, test: Frame, used: Collection[str]) -> tuple[float, float]:

@@ -264,13 +264,15 @@ def check_times(cells: Any, n_rows: int, owner: str) -> NDArray[Any]:
     """
     allowed = f"The times of {owner} must be dates or numbers, one in each row."
     array = one_cell_per_row(cells, n_rows, allowed)
-    kind = array.dtype.kind
-    if kind == "M":
+    if array.dtype.kind == "M":
         times: NDArray[Any] = array.astype("M8[D]")
-    elif kind in "iuf":
-        times = _of_numbers(array.astype(np.float64))
+    elif array.dtype.kind in "iuf":
+        times = array.astype(np.float64)
     else:
         times = _times([None if is_missing(c) else c for c in array.tolist()], allowed)
+    # Some numbers are days, such as 20240131.
+    if times.dtype.kind == "f" and (days := days_of_digits(times)) is not None:
+        times = _moments(days)
     is_there = ~np.isnat(times) if times.dtype.kind == "M" else np.isfinite(times)
     if not is_there.all():
         n_missing = int((~is_there).sum())
@@ -291,7 +293,7 @@ def _times(cells: Sequence[Any], allowed: str) -> NDArray[Any]:
         for row, cell in enumerate(cells):
             if cell is not None and math.isnan(as_number(cell)):
                 raise DataError(f"{allowed} Got another cell in row {row + 1}.")
-        return _of_numbers(numbers)
+        return numbers
     reading = find_reading(set(present), "")
     if reading is None or reading.kind == "truth":
         odd = (row for row, t in enumerate(cells) if t and not _is_time(t))
@@ -302,15 +304,7 @@ def _times(cells: Sequence[Any], allowed: str) -> NDArray[Any]:
         )
     values = read_texts(np.array(cells, dtype=object), reading)
     assert values is not None, "the reading was found on these texts"
-    if reading.kind == "number":
-        return _of_numbers(values)
-    return _moments(values)
-
-
-def _of_numbers(values: Floats) -> NDArray[Any]:
-    """Return times that are numbers, or days as one number each, such as 20240131."""
-    days = days_of_digits(values)
-    return values if days is None else _moments(days)
+    return values if reading.kind == "number" else _moments(values)
 
 
 def _moments(values: Floats) -> NDArray[Any]:
