@@ -86,10 +86,8 @@ def in_order(numbers: NDArray[Any]) -> Places:
     return rank[inverse.reshape(-1)]
 
 
-def some_blocks(blocks: Places | None, rows: Places) -> Places | None:
+def some_blocks(blocks: Places, rows: Places) -> Places | None:
     """Return the blocks of some rows, numbered anew; None where all are alone."""
-    if blocks is None:
-        return None
     numbers = in_order(blocks[rows])
     return None if len(numbers) == 0 or numbers.max() + 1 == len(numbers) else numbers
 

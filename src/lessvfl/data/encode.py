@@ -241,10 +241,11 @@ class Encoding:
 
     def _read(self, table: Frame) -> Floats:
         """Return the cells of all columns as numbers, read as in training."""
-        cells = table.numeric
+        cells = table.numeric.copy()
         for i, column in enumerate(self.columns):  # missing cells are of any kind
             source, got = table.columns[i], ""
-            has_numbers = not np.isnan(table.numeric[:, i]).all()
+            read: Floats | None = None
+            has_numbers = not np.isnan(cells[:, i]).all()
             if source.left_out:
                 got = source.left_out
             elif column.kind == "categorical":
@@ -252,15 +253,12 @@ class Encoding:
             elif any(text is not None for text in table.text.get(i, ())):
                 read = _read_column(column, table.text[i])
                 got = "texts" if read is None else ""
-                if read is not None:
-                    cells = cells.copy() if cells is table.numeric else cells
-                    cells[:, i] = read
             elif has_numbers and (source.kind == "date") != (column.kind == "date"):
                 read = days_of_digits(cells[:, i]) if column.are_digits else None
-                got = "dates" if source.kind == "date" else "numbers"
-                if read is not None:
-                    got, cells = "", cells.copy()
-                    cells[:, i] = read
+                kind = "dates" if source.kind == "date" else "numbers"
+                got = kind if read is None else ""
+            if read is not None:
+                cells[:, i] = read
             if got:
                 words = "texts" if column.is_text else KIND_WORDS[column.kind]
                 must = f"hold {words}, as in training"

@@ -56,14 +56,13 @@ def load_file(
     """
     if not _is_npz(path):
         raw = read_table(path)
-        taken = {label_column(raw.names, label, path): "labels"}
-        frame, y = _labelled(raw, label, path)
+        frame, y, target = _labelled(raw, label, path)
         names = [name for name in roles.columns.values() if name in raw.names]
         cells = {name: raw.written(name) for name in names}
         del raw  # the rest is in memory
         release_unused()
         table = from_arrays(frame, y, name=path.stem, task=task)
-        return with_roles(replace(table, taken=taken), roles, cells)
+        return with_roles(replace(table, taken={target: "labels"}), roles, cells)
     label = label or "y"
     arrays = read_npz(path, ["X", label])
     frame = _npz_frame(arrays)
@@ -124,7 +123,7 @@ def load_rows(
         frame, y = _npz_frame(arrays), arrays[label]
         names = _texts(arrays.get("label_names"))
     else:
-        frame, y = _labelled(read_table(path, texts), label, path, columns)
+        frame, y, _ = _labelled(read_table(path, texts), label, path, columns)
         names = None
     cells = label_cells(y, frame, path.stem)
     written = cells.tolist() if isinstance(cells, np.ndarray) else cells
@@ -136,8 +135,8 @@ def _labelled(
     label: str | None,
     path: Path,
     columns: Collection[str] | None = None,
-) -> tuple[Frame, NDArray[Any]]:
-    """Return the columns of a file, or some of them, with its label column apart."""
+) -> tuple[Frame, NDArray[Any], str]:
+    """Return the columns of a file, or some of them; its labels, and their name."""
     target = label_column(raw.names, label, path)
     features = [name for name in raw.names if name != target]
     if not features:
@@ -148,7 +147,7 @@ def _labelled(
     y = read_labels(raw, target)
     if columns is not None:
         features = [name for name in features if name in columns]
-    return raw.frame(features), y
+    return raw.frame(features), y, target
 
 
 def label_column(names: Sequence[str], label: str | None, path: Path) -> str:
