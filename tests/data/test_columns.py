@@ -24,8 +24,9 @@ from lessvfl.data import (
     load_rows,
     prepare,
 )
+from lessvfl.data.advice import remarks
 from lessvfl.data.column import Reading
-from lessvfl.data.columns import apply_columns, changes, infer_columns, remarks
+from lessvfl.data.columns import apply_columns, changes, infer_columns
 from lessvfl.data.leaks import giveaways
 from lessvfl.data.learn import calendar
 from lessvfl.data.readings import find_reading, find_reading_of_most, read_texts

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lessvfl.data import columns, dealing, files, leaks, readers, relations, table
+from lessvfl.data import advice, columns, dealing, files, leaks, readers, table
 from lessvfl.data.blocks import find_blocks
 from lessvfl.data.column import KIND_WORDS, Finding
 from lessvfl.data.encode import Encoding
@@ -213,7 +213,7 @@ def _begin(
         findings = list(dataset.findings)
     else:
         findings = run_changes(dataset, held, parties, config)
-    remarks = columns.remarks(
+    remarks = advice.remarks(
         blank(frame, marks),
         dataset.y if has_labels else None,
         dataset.task != "regression",
@@ -256,7 +256,7 @@ def _about_rows(dataset: Dataset, config: DataConfig, label: str) -> list[Findin
     """Return what is said of rare classes, and of rows that equal each other."""
     rare, copies = None, None
     if dataset.task != "regression":
-        rare = relations.rare_classes(dataset.y, dataset.label_names, label)
+        rare = advice.rare_classes(dataset.y, dataset.label_names, label)
     if (blocks := find_blocks(dataset, config)) is not None:
         copies = blocks.finding()
     return [finding for finding in (rare, copies) if finding is not None]

@@ -1,20 +1,17 @@
 """What every column of a table is, and what is done about it: the one place.
 
 `infer_columns` reads texts that are numbers, truth values or dates, and leaves out what
-no network can use; `apply_columns` reads later rows alike. `changes` says so in words,
-and `remarks` what else a user should know.
+no network can use; `apply_columns` reads later rows alike. `changes` says so in words.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from lessvfl.data.column import (
@@ -28,9 +25,6 @@ from lessvfl.data.column import (
 )
 from lessvfl.data.days import days_of_digits
 from lessvfl.data.frame import Floats, Frame
-from lessvfl.data.leaks import giveaways, text_codes
-from lessvfl.data.relations import relations
-from lessvfl.data.sentinels import suspects
 from lessvfl.errors import DataError
 from lessvfl.terms import listed, plural
 
@@ -166,14 +160,7 @@ def _with_columns(
     return replace(frame, columns=tuple(columns), numeric=numeric, text=text)
 
 
-DIGIT_CODE = re.compile(r"\s*[-+]?[0-9]+(?:[eE][0-9]+)?\s*")
 DECIMAL_COMMA = Reading("number", decimal=",", thousands=".")
-
-
-def are_digits(cells: Sequence[str | None]) -> bool:
-    """Tell whether texts, None where missing, are digits that are no amounts."""
-    texts = {text for text in cells if text is not None}
-    return len(texts) > 0 and all(map(DIGIT_CODE.fullmatch, texts))
 
 
 def _left_out(what: str) -> Finding:
@@ -296,74 +283,3 @@ def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
             f"Party '{party}' must have a column that can be used. Got {shown}."
         )
     return left
-
-
-# ----------------------------------------------------------------------------- advice
-
-
-RARE = 5  # a category in fewer rows is too rare to learn from
-
-
-def remarks(
-    frame: Frame,
-    y: NDArray[Any] | None,
-    is_class: bool,
-    flagged: Collection[str] = (),
-    grouped: Collection[str] = (),
-) -> list[Finding]:
-    """Return what a user should know of columns that are used: nothing is done.
-
-    `y` are the labels as they are coded, None where there are none to speak of,
-    `flagged` the columns that get a flag of missing cells, and `grouped` those of a
-    feature of several columns.
-    """
-    findings: list[Finding] = []
-    twins: dict[bytes, int] = {}
-    for index in frame.used:
-        name, cells = frame.names[index], np.ascontiguousarray(frame.numeric[:, index])
-        if index in frame.text:
-            cells = text_codes(frame.text[index])
-        for finding in _remarks_on(frame, index, cells, name in flagged):
-            findings.append(replace(finding, column=name))
-        key = xxhash.xxh3_128(cells.tobytes()).digest()
-        twin = twins.setdefault(key, index)
-        if twin != index and (frame.texts(index) == frame.texts(twin)).all():
-            what = f"equal to column '{frame.names[twin]}'"
-            done = "kept; one of the two is enough"
-            findings.append(Finding(name, what, done, "kept"))
-    findings += relations(frame, grouped)
-    return findings if y is None else findings + giveaways(frame, y, is_class)
-
-
-def _remarks_on(
-    frame: Frame, index: int, cells: Floats, flag: bool
-) -> Iterator[Finding]:
-    """Yield what is to be said of one column on its own.
-
-    `cells` are its numbers, or its texts by their place in order, NaN where missing.
-    """
-    empty = np.isnan(cells)
-    present = cells[~empty]
-    if np.isinf(present).any():
-        yield Finding(None, "infinite cells", "a run stops here", "stops")
-    if empty.any():
-        what = f"{empty.sum():,} of {len(cells):,} cells missing"
-        done = "filled in from the column's other rows"
-        if flag and index in frame.text:
-            done = "a category of their own"
-        elif flag:
-            done += ", and a flag says where"
-        yield Finding(None, what, done, "kept")
-    yield from suspects(frame, index, present)
-    if present.size and present.min() == present.max() and not flag:
-        done = "kept; it tells nothing"
-        yield Finding(None, "one value in every row", done, "kept")
-    elif index in frame.text:
-        if are_digits(frame.text[index].tolist()):
-            what = "codes of digits, such as 007 or 1e5"
-            yield Finding(None, what, "kept as texts, zeros and all", "kept")
-        counts = np.bincount(present.astype(np.int64))
-        if n_rare := int((counts < RARE).sum()):
-            many = "category" if n_rare == 1 else "categories"
-            what = f"{n_rare} {many} in fewer than {RARE} rows"
-            yield Finding(None, what, "kept; too rare to learn from", "kept")
