@@ -10,6 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lessvfl.data.column import ColumnKind
+from lessvfl.data.frame import Frame
+
+
+def of_kind(frame: Frame, kind: ColumnKind) -> set[int]:
+    """Return the columns of one kind, by index, those left out among them."""
+    return {i for i, column in enumerate(frame.columns) if column.kind == kind}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from lessvfl.data import (
     prepare,
 )
 from lessvfl.data.blocks import equal_rows, in_order, seen_share
-from lessvfl.data.roles import take_units
+from lessvfl.data.roles import Roles, with_roles
 from lessvfl.data.split import split_rows
 from lessvfl.errors import DataError, LessVFLWarning
 
@@ -46,7 +46,7 @@ def panel(n_people=50, n_rows=8, seed=0):
     X = rng.normal(size=(len(person), 4))
     table = np.column_stack([X, person])
     y = (X[:, 0] + rng.normal(size=len(person)) > 0).astype(int)
-    return take_units(from_arrays(table, y), "x4"), person
+    return with_roles(from_arrays(table, y), Roles(group_column="x4")), person
 
 
 def found_in(data, config=TOGETHER) -> Any:
@@ -159,7 +159,7 @@ def test_the_group_column_is_no_feature():
     data, _ = panel()
     assert data.X.names == ("x0", "x1", "x2", "x3")
     with pytest.raises(DataError, match="groups of rows of 'table' must be one of"):
-        take_units(data, "person")
+        with_roles(data, Roles(group_column="person"))
 
 
 # -------------------------------------------------------------------------------- split

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from tests.data.rules import of_kind
 
 from lessvfl.data import (
     DataConfig,
@@ -23,8 +24,9 @@ from lessvfl.data import (
     load_rows,
     prepare,
 )
+from lessvfl.data.advice import remarks
 from lessvfl.data.column import Reading
-from lessvfl.data.columns import apply_columns, changes, infer_columns, remarks
+from lessvfl.data.columns import apply_columns, changes, infer_columns
 from lessvfl.data.leaks import giveaways
 from lessvfl.data.learn import calendar
 from lessvfl.data.readings import find_reading, find_reading_of_most, read_texts
@@ -244,8 +246,8 @@ def test_every_kind_of_column_is_told():
     assert inferred.unused == {
         c for c, (_, level) in said.items() if level == "left out"
     }
-    assert inferred.of_kind("boolean") == {inferred.names.index("smoker")}
-    assert inferred.of_kind("date") == {
+    assert of_kind(inferred, "boolean") == {inferred.names.index("smoker")}
+    assert of_kind(inferred, "date") == {
         inferred.names.index(name) for name in ("day", "when")
     }
 
@@ -471,7 +473,7 @@ def test_delimiters_and_encodings(tmp_path, delimiter, encoding):
     assert data.X.names == ("name", "wert", "tag")
     assert data.X.text[0][0] == "Müller; K."
     assert data.X.numeric[:2, 1].tolist() == [1.5, 22.25]
-    assert data.X.of_kind("date") == {2}
+    assert of_kind(data.X, "date") == {2}
     assert data.label_names == ("ja", "no")
     said = [one.what for one in data.findings if one.column is None]
     assert said[:2] == [said[0], "numbers with ',' for decimals"]
@@ -562,7 +564,7 @@ def test_the_first_sheet_of_a_workbook(tmp_path):
     np.testing.assert_array_equal(
         found.X.numeric, [[1.5, DAY_NUMBER], [NAN, DAY_NUMBER]]
     )
-    assert found.X.of_kind("date") == {1}
+    assert of_kind(found.X, "date") == {1}
     assert found.findings[0].done == "the first one, 'main', is read"
     path.write_bytes(b"no workbook")
     with pytest.raises(DataError, match="must be readable") as caught:

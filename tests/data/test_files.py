@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from tests.data.rules import of_kind
 
 from lessvfl.data import (
     Column,
@@ -37,7 +38,7 @@ TABLE = pd.DataFrame(
 def same(one, two):
     assert one.X.names == two.X.names
     np.testing.assert_array_equal(one.X.numeric, two.X.numeric)
-    assert one.X.of_kind("boolean") == two.X.of_kind("boolean")
+    assert of_kind(one.X, "boolean") == of_kind(two.X, "boolean")
     assert {i: list(c) for i, c in one.X.text.items()} == {
         i: list(c) for i, c in two.X.text.items()
     }
@@ -259,7 +260,7 @@ def test_columns_come_back_from_a_file_as_they_were_written(tmp_path_factory, ro
     assert back.names == frame.names
     assert back.numeric.tobytes() == numeric.tobytes()
     assert {i: list(c) for i, c in back.text.items()} == {1: list(words)}
-    assert back.of_kind("boolean") == frame.of_kind("boolean")
+    assert of_kind(back, "boolean") == of_kind(frame, "boolean")
     assert back_ids is not None
     assert back_ids.tolist() == list(ids)
 

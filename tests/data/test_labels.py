@@ -171,7 +171,7 @@ def test_a_weight_column_is_no_feature():
     known = np.random.default_rng(0).random(30) < 0.5
     dataset = replace(data.load("breast-cancer"), significant=known)
     column = dataset.X.names[4]
-    found = data.roles.take_weights(dataset, column)
+    found = data.roles.with_roles(dataset, data.Roles(column))
     assert column not in found.X.names
     assert len(found.X.names) == 29
     assert listed(found.weight) == listed(dataset.X.numeric[:, 4])

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lessvfl.data.advice import rare_classes, relations
 from lessvfl.data.columns import infer_columns
 from lessvfl.data.leaks import giveaways
-from lessvfl.data.relations import rare_classes, relations
 from lessvfl.data.table import frame_of
 
 N = 2_000

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.data.rules import of_kind
 
 from lessvfl import data
 from lessvfl.data import DataConfig, frame_of, from_arrays, prepare
@@ -348,8 +349,8 @@ def test_raw_columns_are_the_source_rows_in_the_order_of_the_labels():
     assert sorted(rows) == list(range(60))
     assert (rows % 2).tolist() == [*problem.y_train, *problem.y_test]
     assert first.names == ("x0", "x1", "x2", "spurious_party0_0")
-    assert (list(first.of_kind("boolean")), list(first.text)) == ([2], [])
-    assert (list(second.of_kind("boolean")), list(second.text)) == ([], [0, 2])
+    assert (list(of_kind(first, "boolean")), list(first.text)) == ([2], [])
+    assert (list(of_kind(second, "boolean")), list(second.text)) == ([], [0, 2])
     np.testing.assert_array_equal(first.numeric[:, 1:3], source.X.numeric[rows, 1:3])
     assert second.text[0].tolist() == source.X.text[3][rows].tolist()
     noise = np.concatenate([problem.parties[0].X_train, problem.parties[0].X_test])

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from lessvfl.data import DataConfig, Encoding, frame_of, from_arrays, learn, prepare
-from lessvfl.data.columns import infer_columns, remarks
+from lessvfl.data.advice import remarks
+from lessvfl.data.columns import infer_columns
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent, written_marks
 from lessvfl.errors import ConfigError, LessVFLWarning
 from lessvfl.settings import fields_of, value_of

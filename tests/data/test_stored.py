@@ -103,7 +103,9 @@ def test_rows_in_order_are_learnt_and_encoded_to_the_bit(kind, scale, table, tmp
     bent = {column.name for column in found[0].columns if column.knots}
     assert bent == ({"heavy", "mostly"} if scale == "auto" else set())
     right = found[0].apply(in_memory.take(rows))[0].astype(np.float32)
-    (encoded,), _ = Scratch(tmp_path).encode([on_disk.take(rows)], found[1], "float32")
+    (encoded,), _ = found[1].apply_on_disk(
+        [on_disk.take(rows)], Scratch(tmp_path), "float32"
+    )
     assert np.array_equal(encoded, right)
 
 
@@ -123,7 +125,7 @@ def test_flags_and_marks_are_those_of_memory(kind, table, tmp_path):
     flagged = {column.name for column in found[0].columns if column.flag}
     assert flagged == {"gaps", "letter"}  # few rows have one of the others
     right, counts = found[0].apply(in_memory)
-    (encoded,), other = Scratch(tmp_path).encode([on_disk], found[1], "float32")
+    (encoded,), other = found[1].apply_on_disk([on_disk], Scratch(tmp_path), "float32")
     assert counts == other
     assert np.array_equal(encoded, right.astype(np.float32))
 
@@ -135,7 +137,7 @@ def test_rows_in_any_order_stand_where_they_were_asked_for(table, tmp_path):
     some = on_disk.take(rows).take(twice)
     learnt = Encoding.fit("p", some, in_memory.names)
     right = learnt.apply(in_memory.take(rows).take(twice))[0].astype(np.float32)
-    (encoded,), _ = Scratch(tmp_path).encode([some], learnt, "float32")
+    (encoded,), _ = learnt.apply_on_disk([some], Scratch(tmp_path), "float32")
     assert np.array_equal(encoded, right)
     again = Encoding.fit("p", in_memory.take(rows).take(twice), in_memory.names)
     for column, other in zip(learnt.columns, again.columns, strict=True):
@@ -157,7 +159,7 @@ def test_training_and_test_rows_are_read_together(table, tmp_path, monkeypatch):
 
     monkeypatch.setattr(type(on_disk.source), "frames", counted)
     some = [on_disk.take(rows) for rows in parts]
-    encoded, counts = Scratch(tmp_path).encode(some, encoding, "float32")
+    encoded, counts = encoding.apply_on_disk(some, Scratch(tmp_path), "float32")
     assert counts == encoding.apply(in_memory)[1]
     assert len(passes) == 1
     for rows, found in zip(parts, encoded, strict=True):
@@ -187,7 +189,7 @@ def test_a_file_keeps_its_rows_during_a_run(n_rows, table, tmp_path):
     longer = pyarrow.concat_tables([table, table]).slice(0, n_rows)
     written(longer, tmp_path, "parquet")
     with pytest.raises(DataError, match=r"t.parquet' must keep its \d+ rows during"):
-        Scratch(tmp_path).encode([on_disk], encoding, "float32")
+        encoding.apply_on_disk([on_disk], Scratch(tmp_path), "float32")
 
 
 def test_columns_are_cut_on_disk(tmp_path):
@@ -202,14 +204,14 @@ def test_encoded_rows_leave_no_file_behind(table, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     encoding = Encoding.fit("p", on_disk, ["number"])
-    (encoded,), _ = Scratch(folder).encode([on_disk], encoding, "float32")
+    (encoded,), _ = encoding.apply_on_disk([on_disk], Scratch(folder), "float32")
     assert isinstance(encoded, np.memmap)
     assert list(folder.iterdir()) == []
 
 
 def test_a_full_disk_is_one_sentence(tmp_path):
     with pytest.raises(DataError, match=r"must have room for .* MiB of rows"):
-        Scratch(tmp_path)._new((1 << 40, 1 << 20), "float32")
+        Scratch(tmp_path).zeros((1 << 40, 1 << 20), "float32")
 
 
 def test_an_array_without_names_stays_on_disk(tmp_path):

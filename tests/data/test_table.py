@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from tests.data.rules import of_kind
 
 from lessvfl.data import Column, Frame, frame_of, from_arrays
 from lessvfl.data.table import array_column, frame_of_columns
@@ -20,7 +21,7 @@ def same(one, two):
     """Compare two tables cell by cell."""
     assert one.names == two.names
     np.testing.assert_array_equal(one.numeric, two.numeric)
-    assert one.of_kind("boolean") == two.of_kind("boolean")
+    assert of_kind(one, "boolean") == of_kind(two, "boolean")
     assert {i: list(c) for i, c in one.text.items()} == {
         i: list(c) for i, c in two.text.items()
     }
@@ -30,7 +31,7 @@ def test_arrays_of_numbers_and_truth_values():
     frame = frame_of(np.array([[1, 2], [3, 4]], dtype=np.int8))
     assert frame.names == ("x0", "x1")
     assert frame.numeric.dtype == np.float64
-    assert frame_of([[True], [False]]).of_kind("boolean") == {0}
+    assert of_kind(frame_of([[True], [False]]), "boolean") == {0}
     assert frame_of(frame) is frame
 
 
@@ -94,7 +95,7 @@ def test_decimals_are_numbers():
 def test_columns_of_arrays():
     arrays = [np.array([1, 2]), np.array([True, False])]
     frame = frame_of_columns(map(array_column, ["a", "b"], arrays), (2, 2))
-    assert frame.of_kind("boolean") == {1}
+    assert of_kind(frame, "boolean") == {1}
 
 
 def test_names_of_columns_that_are_no_texts():
@@ -148,7 +149,7 @@ def test_dates_are_days_since_1970():
         pl.DataFrame({"t": [moments[0], DAY, None]}),
     ):
         frame = frame_of(X)
-        assert frame.of_kind("date") == {0}
+        assert of_kind(frame, "date") == {0}
         np.testing.assert_array_equal(frame.numeric, days)
 
 

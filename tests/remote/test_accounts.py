@@ -330,7 +330,7 @@ def label_budget(folder, ids, own, y=None, run="run", method="less-vfl"):
         known = replace(known, dataset=replace(known.dataset, y=y))
     config = server_of(folder, run, own, method, align="psi", id="who")
     budget = LabelBudget(config, resolve_settings(config, known), known)
-    return budget, budget.randomise().told
+    return budget, budget.randomise().training_labels
 
 
 RANDOM = {"label_epsilon": 1.0}

@@ -50,7 +50,7 @@ from tests.remote.test_remote import (
 from lessvfl.core.losses import Labels
 from lessvfl.core.plans import SECRET
 from lessvfl.data import Scratch
-from lessvfl.data.randomised import randomise
+from lessvfl.data.labels import randomise
 from lessvfl.errors import ConfigError, PolicyError, ProtocolError, RecordError
 from lessvfl.privacy.accounting import epsilon_spent
 from lessvfl.privacy.noise import GradientDefence
@@ -112,7 +112,7 @@ def hub():
 
 
 def told_labels(hub, *args, table=None, **more):
-    return begun(server_of(*args, **more), hub, table).table.dataset.told
+    return begun(server_of(*args, **more), hub, table).table.dataset.training_labels
 
 
 def test_labels_are_randomised_alike_in_all_runs(tmp_path, hub):
@@ -128,9 +128,9 @@ def test_a_row_is_known_by_its_id_whatever_its_place(tmp_path, hub):
     ids = np.arange(150) + 1000
     order = np.random.default_rng(0).permutation(150)[:120]
     config = server_of(tmp_path, align="psi", id="who")
-    one = begun(config, hub, labels(ids=ids)).table.dataset.told
+    one = begun(config, hub, labels(ids=ids)).table.dataset.training_labels
     config = replace(config, out=str(tmp_path / "second"))
-    again = begun(config, hub, labels(order, ids[order])).table.dataset.told
+    again = begun(config, hub, labels(order, ids[order])).table.dataset.training_labels
     assert (one[order] == again).all()
 
 
@@ -146,10 +146,10 @@ def test_a_changed_label_has_a_draw_of_its_own(tmp_path, hub):
     """By the same draw, both runs together would tell that it was changed."""
     ids, half = np.arange(150), np.arange(75)
     config = server_of(tmp_path, align="psi", id="who")
-    one = begun(config, hub, labels(ids=ids)).table.dataset.told
+    one = begun(config, hub, labels(ids=ids)).table.dataset.training_labels
     config = replace(config, out=str(tmp_path / "second"))
     other = replace(changed(half), ids=ids)
-    again = begun(config, hub, other).table.dataset.told
+    again = begun(config, hub, other).table.dataset.training_labels
     assert (one[75:] == again[75:]).all()
     same = (one[half] == again[half]).mean()  # never, by the same draw
     assert same == pytest.approx(2 * 0.73 * 0.27, abs=0.15)
@@ -163,7 +163,7 @@ def test_classes_of_other_names_have_draws_of_their_own(tmp_path, hub):
         dataset = replace(labels().dataset, y=y, label_names=names, task="multiclass")
         table = replace(labels(ids=np.arange(150)), dataset=dataset)
         config = server_of(tmp_path, run, align="psi", id="who")
-        return begun(config, hub, table).table.dataset.told == y
+        return begun(config, hub, table).table.dataset.training_labels == y
 
     one, again = kept("first", "a", "b", "c"), kept("second", "a", "c", "b")
     assert (one[::3] != again[::3]).any()
@@ -182,9 +182,9 @@ def test_parties_hear_of_randomised_labels_alone(tmp_path, hub):
     scratch = Scratch(process.folder)
     seed = SeedLabels.of(table, process.settings, 0, scratch, process.home.seed)
     share = seed.message(tell_share=True).share
-    counts = np.bincount(table.dataset.told[seed.train])
+    counts = np.bincount(table.dataset.training_labels[seed.train])
     assert share == min(counts) / len(seed.train)
-    assert (seed.problem.y_train == table.dataset.told[seed.train]).all()
+    assert (seed.problem.y_train == table.dataset.training_labels[seed.train]).all()
     assert (seed.problem.y_test == labels().dataset.y[seed.test]).all()
 
 

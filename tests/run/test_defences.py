@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lessvfl import data, resolve
-from lessvfl.data.randomised import draws_of, randomise
+from lessvfl.data.labels import draws_of, randomise
 from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import RandomisedResponse
 from lessvfl.run.numbers import class_share
@@ -47,7 +47,7 @@ def test_an_epsilon_flips_training_labels_and_no_test_label(table, plain):
     one = run(table, label_epsilon=1.0).problem
     assert one.y_test.mean() == pytest.approx(table.y.mean(), abs=0.1)
     labels = dataclasses.replace(one_labels(), label_epsilon=1.0)
-    told = randomise(table, labels).told
+    told = randomise(table, labels).training_labels
     assert 0.2 < (told != table.y).mean() < 0.34  # 0.269 is told otherwise
 
 
@@ -61,11 +61,11 @@ def test_a_row_has_one_label_in_all_seeds(table):
     rows = np.random.default_rng(0).permutation(len(table.y))
     mechanism = RandomisedResponse(1.0, 2)
     draws = draws_of(range(len(table.y)), b"secret", mechanism)
-    first = randomise(table, labels, draws).told
-    second = randomise(table.take(rows), labels, draws[rows]).told
+    first = randomise(table, labels, draws).training_labels
+    second = randomise(table.take(rows), labels, draws[rows]).training_labels
     assert (first[rows] == second).all()
     another = draws_of(range(len(table.y)), b"another", mechanism)
-    assert (first != randomise(table, labels, another).told).any()
+    assert (first != randomise(table, labels, another).training_labels).any()
     assert draws.mean() == pytest.approx(0.5, abs=0.05)
 
 
@@ -82,7 +82,8 @@ def by_secret(table, epsilon):
 @pytest.mark.parametrize("drawn", [by_place, by_secret])
 def test_two_epsilons_together_give_no_label_away(table, drawn):
     """By one draw, a row told otherwise would be as epsilon 3 tells it, always."""
-    one, three = (randomise(table, *drawn(table, e)).told for e in (1.0, 3.0))
+    pairs = (drawn(table, epsilon) for epsilon in (1.0, 3.0))
+    one, three = (randomise(table, *pair).training_labels for pair in pairs)
     differ = one != three
     wrong = (three != table.y)[differ].mean()
     flips = [RandomisedResponse(e, 2).flips for e in (1.0, 3.0)]

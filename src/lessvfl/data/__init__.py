@@ -29,7 +29,6 @@ from lessvfl.data.frame import (
     Dataset,
     Frame,
     Places,
-    Table,
     are_all,
     are_in_order,
     check_texts,
@@ -38,6 +37,7 @@ from lessvfl.data.frame import (
     marks_by_column,
     read_marks,
 )
+from lessvfl.data.held_out import check_split, settle_test_rows
 from lessvfl.data.labels import (
     TASKS,
     LabelConfig,
@@ -49,14 +49,12 @@ from lessvfl.data.problem import (
     PartyTable,
     Problem,
     class_counts,
-    label_rows,
     labels_alone,
     prepare,
     raw_frame,
 )
 from lessvfl.data.readers import release_unused
-from lessvfl.data.roles import ROW_ROLES, Roles
-from lessvfl.data.row_cells import check_units, check_weights
+from lessvfl.data.roles import ROW_ROLES, Roles, check_units, check_weights
 from lessvfl.data.sentinels import blank, marks_of, written_marks
 from lessvfl.data.sets import build, describe, is_file, load, names
 from lessvfl.data.split import (
@@ -66,7 +64,6 @@ from lessvfl.data.split import (
     is_drawn_by_class,
     split_rows,
 )
-from lessvfl.data.stored import Scratch, StoredTable, open_columns
+from lessvfl.data.stored import Scratch, StoredTable, Table, open_columns
 from lessvfl.data.table import array_of, columns_at, frame_of, from_arrays, in_memory
-from lessvfl.data.test_rows import check_split, settle_test_rows
 from lessvfl.data.yaml_files import read_yaml, write_yaml

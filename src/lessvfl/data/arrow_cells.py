@@ -14,7 +14,12 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-PLUS, MINUS, ZERO, NINE = b"+-09"
+LONG = 2**63  # a whole number that no 64 bits hold
+DTYPES: dict[type, type[np.generic]] = {
+    bool: np.bool_,
+    float: np.float64,
+    int: np.int64,
+}
 
 
 def numbers_of(column: Any, missing: float = math.nan) -> NDArray[Any]:
@@ -35,44 +40,10 @@ def texts_of(column: Any) -> NDArray[np.object_]:
     return np.concatenate(parts)
 
 
-def may_be_codes(column: Any, long: int) -> bool:
-    """Tell whether texts of numbers may be codes, in a tenth of a pattern's time.
-
-    None is where no text begins with a zero and a digit, has an e before other than a
-    minus, or is `long`.
-    """
-    for chunk in column.chunks if hasattr(column, "chunks") else [column]:
-        _, ends, body = chunk.buffers()
-        if body is None or not (len(chunk) and body.size):
-            continue
-        whole = np.frombuffer(ends, np.int32)[chunk.offset :][: len(chunk) + 1]
-        cells, starts = np.frombuffer(body, np.uint8), whole[:-1]
-        written = cells[whole[0] : whole[-1]].tobytes()
-        first, second, third = (cells.take(starts + n, mode="clip") for n in range(3))
-        is_signed = (first == PLUS) | (first == MINUS)
-        has_zero = np.where(is_signed, second, first) == ZERO
-        follows = np.where(is_signed, third, second)
-        sizes = np.diff(whole)
-        has_zero &= (follows >= ZERO) & (follows <= NINE) & (sizes > 1 + is_signed)
-        has_power = any(
-            e in written and written.count(e) > written.count(e + b"-")
-            for e in (b"e", b"E")
-        )
-        if has_power or has_zero.any() or sizes.max() >= long:
-            return True
-    return False
-
-
 def _numbers(array: Any, missing: float) -> NDArray[Any]:
-    mask, body = array.buffers()
-    kind, end = np.dtype(array.type.to_pandas_dtype()), array.offset + len(array)
-    if body is None:
-        return np.empty(0, kind)
-    cells = np.frombuffer(body, kind, end)[array.offset :]
     if array.null_count:
-        bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
-        cells = np.where(bits[array.offset : end] == 1, cells, missing)
-    return cells
+        array = array.fill_null(arrow_of([missing])[0].cast(array.type))
+    return np.from_dlpack(array)
 
 
 def arrow_of(cells: Iterable[Any]) -> Any:
@@ -83,26 +54,29 @@ def arrow_of(cells: Iterable[Any]) -> Any:
     """
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
         return _from(pyarrow.from_numpy_dtype(cells.dtype), len(cells), None, cells)
-    own = cells.tolist() if isinstance(cells, np.ndarray) else list(cells)
-    kinds = {type(cell) for cell in own} - {type(None)}
-    there = np.array([cell is not None for cell in own], dtype=np.bool_)
+    values = cells.tolist() if isinstance(cells, np.ndarray) else list(cells)
+    kinds = {type(cell) for cell in values} - {type(None)}
+    there = np.array([cell is not None for cell in values], dtype=np.bool_)
     mask = None if there.all() else _bits(there)
-    if kinds == {str}:
-        encoded = [b"" if cell is None else cell.encode() for cell in own]
+    if not kinds:
+        return pyarrow.nulls(len(values))
+    kind = kinds.pop()
+    if kinds or (
+        kind is int and max(map(abs, filter(None, values)), default=0) >= LONG
+    ):
+        return pyarrow.array(cells)
+    if kind is str:
+        encoded = [b"" if cell is None else cell.encode() for cell in values]
         ends = np.cumsum([0, *map(len, encoded)])
         body = np.frombuffer(b"".join(encoded), np.uint8)
-        whole = _from(pyarrow.large_string(), len(own), mask, ends, body)
+        whole = _from(pyarrow.large_string(), len(values), mask, ends, body)
         return whole.cast(pyarrow.string())
-    if kinds == {bool}:
-        truths = np.array([bool(cell) for cell in own])
-        return _from(pyarrow.bool_(), len(own), mask, _bits(truths))
-    if kinds == {float}:
-        floats = np.array([0.0 if cell is None else cell for cell in own])
-        return _from(pyarrow.float64(), len(own), mask, floats)
-    if kinds == {int} and max(map(abs, filter(None, own)), default=0) < 2**63:
-        numbers = np.array([cell or 0 for cell in own], dtype=np.int64)
-        return _from(pyarrow.int64(), len(own), mask, numbers)
-    return pyarrow.array(cells) if kinds else pyarrow.nulls(len(own))
+    if kind not in DTYPES:
+        return pyarrow.array(cells)
+    filled = [kind() if cell is None else cell for cell in values]
+    numbers = np.array(filled, dtype=DTYPES[kind])
+    body = _bits(numbers) if kind is bool else numbers
+    return _from(pyarrow.from_numpy_dtype(numbers.dtype), len(values), mask, body)
 
 
 def _bits(truths: NDArray[np.bool_]) -> NDArray[np.uint8]:

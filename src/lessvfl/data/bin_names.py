@@ -41,19 +41,16 @@ class BinNames:
 
         `columns` are all that make up the feature; those without a range are 0.
         """
-        own = {
-            self._source[column][1].start: self._source[column] for column in columns
-        }
-        named = [
-            (
-                column.name,
-                *_of_column(column, [ranges.get(i, (0.0, 0.0)) for i in places]),
-            )
-            for column, places in own.values()
-        ]
-        several = len(named) > 1  # columns that are one feature
-        texts = [f"{name}: {text}" if several else text for name, text, _ in named]
-        return BinName("; ".join(texts), tuple(p for *_, place in named for p in place))
+        texts: list[str] = []
+        place: list[float] = []
+        sources = dict.fromkeys(self._source[column] for column in columns)
+        for column, places in sources:
+            ends = [ranges.get(i, (0.0, 0.0)) for i in places]
+            name = _of_column(column, ends)
+            several = len(sources) > 1  # columns that are one feature
+            texts.append(f"{column.name}: {name.text}" if several else name.text)
+            place += name.place
+        return BinName("; ".join(texts), tuple(place))
 
 
 def _of_column(column: EncodedColumn, ranges: Sequence[Ends]) -> BinName:
@@ -87,19 +84,12 @@ def _interval(
 
 
 def _number(column: EncodedColumn, x: float) -> str:
-    """Write the shortest number that is encoded as x, as precise as x is."""
-
-    def before(x: float) -> float:
-        value = x * column.scale + column.shift
-        if column.knots:
-            value = float(np.interp(value, column.levels, column.knots))
-        return value
-
-    return _shortest(before(x), *(before(x * (1 + s * PRECISION)) for s in (-1, 1)))
-
-
-def _shortest(value: float, *ends: float) -> str:
-    """Write the number of fewest digits between two, both of them near a value."""
+    """Write the number of fewest digits that is encoded as x, as precise as x is."""
+    encoded = np.array([x, x * (1 - PRECISION), x * (1 + PRECISION)])
+    values = encoded * column.scale + column.shift
+    if column.knots:
+        values = np.interp(values, column.levels, column.knots)
+    value, *ends = values.tolist()
     shorter = (float(f"{value:.{n_digits}e}") for n_digits in range(DIGITS))
     near = (one for one in (0.0, *shorter) if min(ends) <= one <= max(ends))
     return repr(next(near, value))
@@ -111,15 +101,19 @@ def _of_date(column: EncodedColumn, ranges: Sequence[Ends]) -> BinName:
     for (low, high), (shift, scale), what in zip(
         ranges, column.parts, (*PARTS, ""), strict=True
     ):
+        first = 0.0 if what else column.first
 
-        def write(x: float, shift: float = shift, scale: float = scale) -> str:
-            return str(round(x * scale + shift))
+        def write(
+            x: float,
+            shift: float = shift,
+            scale: float = scale,
+            what: str = what,
+            first: float = first,
+        ) -> str:
+            number = round(x * scale + shift + first)
+            return str(number if what else date(1970, 1, 1) + timedelta(days=number))
 
-        def write_date(x: float, shift: float = shift, scale: float = scale) -> str:
-            days = round(x * scale + shift + column.first)
-            return str(date(1970, 1, 1) + timedelta(days=days))
-
-        text = _interval(low, high, write if what else write_date)
+        text = _interval(low, high, write)
         texts.append(f"{what} {text}".strip())
         place.append(-math.inf if low is None else low)
     return BinName(", ".join(texts), (*place[-1:], *place[:-1]))

@@ -53,11 +53,13 @@ class Blocks:
     def sentences(self) -> tuple[str, ...]:
         """Return what a record says of them."""
         copies = self.finding()
-        said = [f"{copies.what}: {copies.done}."] if copies else []
+        sentences = [f"{copies.what}: {copies.done}."] if copies else []
         if self.n_units:
             rows = plural(len(self.of_row), "row")
-            said.append(f"{rows} are of {self.n_units:,} units, each kept together.")
-        return tuple(said)
+            sentences.append(
+                f"{rows} are of {self.n_units:,} units, each kept together."
+            )
+        return tuple(sentences)
 
 
 def find_blocks(dataset: Dataset, config: DataConfig) -> Blocks | None:
@@ -84,12 +86,10 @@ def in_order(numbers: NDArray[Any]) -> Places:
     return rank[inverse.reshape(-1)]
 
 
-def some_blocks(blocks: Places | None, rows: Places) -> Places | None:
+def some_blocks(blocks: Places, rows: Places) -> Places | None:
     """Return the blocks of some rows, numbered anew; None where all are alone."""
-    if blocks is None:
-        return None
-    own = in_order(blocks[rows])
-    return None if len(own) == 0 or own.max() + 1 == len(own) else own
+    numbers = in_order(blocks[rows])
+    return None if len(numbers) == 0 or numbers.max() + 1 == len(numbers) else numbers
 
 
 def _joined(first: Places, second: Places) -> Places:
@@ -155,7 +155,7 @@ def distinct(dataset: Dataset, names: Collection[str], marks: MarksByColumn) -> 
     is left out.
     """
     X_test, y_test = dataset.X_test, dataset.y_test
-    frames, y = [blank(dataset.X, marks)], dataset.told
+    frames, y = [blank(dataset.X, marks)], dataset.training_labels
     if X_test is not None and y_test is not None:
         frames, y = [*frames, blank(X_test, marks)], np.concatenate([y, y_test])
     numbers = _numbered(lambda: _columns(frames, names))

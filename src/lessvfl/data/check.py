@@ -12,21 +12,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lessvfl.data import columns, dealing, files, leaks, readers, relations, table
+from lessvfl.data import advice, columns, dealing, files, leaks, readers, table
 from lessvfl.data.blocks import find_blocks
 from lessvfl.data.column import KIND_WORDS, Finding
 from lessvfl.data.encode import Encoding
 from lessvfl.data.frame import DataConfig, Dataset, Frame
 from lessvfl.data.problem import Problem, prepare
 from lessvfl.data.roles import NO_ROLES, Roles, with_roles
-from lessvfl.data.sentinels import blank, marks_of
+from lessvfl.data.sentinels import MarksByColumn, blank, marks_of
 from lessvfl.errors import LessVFLError, LessVFLWarning
 
 T = TypeVar("T")
 NOBODYS = Finding(None, "no party names it", "left out", "left out")
 NO_LABEL = "Nothing is said about labels: none is named; a run needs one"
 EXCLUDED = replace(NOBODYS, what="excluded by its party")
-SAID = ("column", "party", "what", "done", "level")
+IN_JSON = ("column", "party", "what", "done", "level")  # fields of a finding
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TableReport:
             "problems": list(self.problems),
             "unsaid": list(self.unsaid),
             "findings": [
-                {key: getattr(finding, key) for key in SAID}
+                {key: getattr(finding, key) for key in IN_JSON}
                 for finding in self.findings
             ],
         }
@@ -153,9 +153,8 @@ def check_table(
     if dataset is None:
         return nothing_read(path.stem, attempt.problems, target)
     is_one_side = bool(unsaid) and parties is None  # perhaps a party's own table
-    parties = 1 if is_one_side else parties
-    begun = _Beginning(dataset, parties, groups, config or DataConfig(), attempt)
-    findings = begun.findings(target)
+    parties, config = 1 if is_one_side else parties, config or DataConfig()
+    findings, frame, problem = _begin(dataset, parties, groups, config, target, attempt)
     if is_one_side:
         findings = [replace(finding, party=None) for finding in findings]
     has_labels = len(dataset.y) > 0
@@ -168,105 +167,99 @@ def check_table(
         dataset.task_reason if has_labels else None,
         tuple(attempt.problems),
         in_order(findings, dataset.X.names),
-        kinds_of(begun.held_frame),
+        kinds_of(frame),
         unsaid,
-        None if begun.problem is None else begun.problem.test_rows_seen,
+        None if problem is None else problem.test_rows_seen,
     )
 
 
-class _Beginning:
-    """The beginning of a run, as far as it gets: who holds what, and its problem."""
+def _begin(
+    dataset: Dataset,
+    parties: dealing.PartySpec | None,
+    groups: Mapping[str, Sequence[str]] | None,
+    config: DataConfig,
+    target: str | None,
+    attempt: Attempts,
+) -> tuple[list[Finding], Frame, Problem | None]:
+    """Begin a run as far as it gets; what stops it becomes a problem of `attempt`.
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        parties: dealing.PartySpec | None,
-        groups: Mapping[str, Sequence[str]] | None,
-        config: DataConfig,
-        attempt: Attempts,
-    ) -> None:
-        self.dataset, self.parties, self.groups = dataset, parties, groups
-        self.config, self.attempt, X = config, attempt, dataset.X
-        self.held = attempt(lambda: held_columns(dataset, parties, config))
-        for party, names in (self.held or {}).items():
-            attempt(partial(columns.usable, party, names, X))
-        if self.held is not None and groups:
-            attempt(partial(dealing.features_of, self.held, groups))
-        self.owner = dealing.owners(self.held or {})
-        # A number of parties deals no column that is left out; its finding says why.
-        unused = frozenset() if isinstance(parties, Mapping) else X.unused
-        self.of_nobody = set(X.names).difference(self.owner, unused)
-        if self.held is None:
-            self.of_nobody = set()
-        self.held_frame = X.select([n for n in X.names if n not in self.of_nobody])
-        self.marks = attempt(lambda: marks_of(X, config.missing_values)) or {}
-        self.n_problems = len(attempt.problems)
-        self.problem: Problem | None = None
-        if len(dataset.y) and not attempt.problems:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
-                self.problem = attempt(
-                    lambda: prepare(dataset, config, parties=parties, groups=groups)
-                )
-
-    def findings(self, target: str | None) -> list[Finding]:
-        """Return all that is said of columns; what stops a run becomes a problem."""
-        dataset, problems = self.dataset, self.attempt.problems
+    Returns all that is said of columns, the table of those that parties hold, and the
+    run's problem where it has one. `target` is the name of the label.
+    """
+    X, problems, has_labels = dataset.X, attempt.problems, len(dataset.y) > 0
+    held = attempt(lambda: held_columns(dataset, parties, config))
+    for party, names in (held or {}).items():
+        attempt(partial(columns.usable, party, names, X))
+    grouped: Mapping[str, str] = {}
+    if held is not None and groups:
+        grouped = attempt(partial(dealing.features_of, held, groups)) or {}
+    owner = dealing.owners(held or {})
+    # A number of parties deals no column that is left out; its finding says why.
+    unused = frozenset() if isinstance(parties, Mapping) else X.unused
+    of_nobody = set() if held is None else set(X.names).difference(owner, unused)
+    frame = X.select([name for name in X.names if name not in of_nobody])
+    marks = attempt(lambda: marks_of(X, config.missing_values)) or {}
+    n_problems, problem = len(problems), None
+    if has_labels and not problems:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LessVFLWarning)  # findings say it
+            problem = attempt(
+                lambda: prepare(dataset, config, parties=parties, groups=groups)
+            )
+    flagged: set[str] = set()
+    if not problems:
+        flagged = attempt(lambda: _flagged(problem, frame, marks, config)) or set()
+    if held is None:
         findings = list(dataset.findings)
-        if self.held is not None:
-            findings = run_changes(dataset, self.held, self.parties, self.config)
-        findings += _owned(self._remarks(), self.owner)
-        if len(dataset.y):
-            findings += self._about_rows(target or "")
-        parties = self.parties or 0
-        excluded = (
-            dealing.excluded_columns(dataset.X.names, parties) if self.held else {}
-        )
-        findings += [replace(EXCLUDED, column=n, party=p) for n, p in excluded.items()]
-        if target is not None:  # otherwise one of them is the label
-            rest = self.of_nobody.difference(excluded)
-            findings += [replace(NOBODYS, column=name) for name in rest]
-        if any(finding.level == "stops" for finding in findings):
-            del problems[self.n_problems :]  # all that stops is named
-        problems += stops(findings)
-        return findings
+    else:
+        findings = run_changes(dataset, held, parties, config)
+    remarks = advice.remarks(
+        blank(frame, marks),
+        dataset.y if has_labels else None,
+        dataset.task != "regression",
+        flagged,
+        () if problems else grouped,
+    )
+    findings += _owned(remarks, owner)
+    if has_labels:
+        findings += _about_rows(dataset, config, target or "")
+    excluded = dealing.excluded_columns(X.names, parties or 0) if held else {}
+    findings += [replace(EXCLUDED, column=n, party=p) for n, p in excluded.items()]
+    if target is not None:  # otherwise one of them is the label
+        rest = of_nobody.difference(excluded)
+        findings += [replace(NOBODYS, column=name) for name in rest]
+    if any(finding.level == "stops" for finding in findings):
+        del problems[n_problems:]  # all that stops is named
+    problems += stops(findings)
+    return findings, frame, problem
 
-    def _remarks(self) -> list[Finding]:
-        dataset, has_problems = self.dataset, bool(self.attempt.problems)
-        flagged = set() if has_problems else self.attempt(self._flagged) or set()
-        grouped: Mapping[str, str] = {}
-        if self.held and self.groups and not self.attempt.problems:
-            grouped = dealing.features_of(self.held, self.groups)
-        return columns.remarks(
-            blank(self.held_frame, self.marks),
-            dataset.y if len(dataset.y) else None,
-            dataset.task != "regression",
-            flagged,
-            grouped,
-        )
 
-    def _flagged(self) -> set[str]:
-        """Return the columns that get a flag, where there are no labels by all rows."""
-        if self.problem is not None:
-            encodings = [party.encoding for party in self.problem.parties]
-        else:
-            frame, missing = self.held_frame, self.config.missing
-            names = [frame.names[index] for index in frame.used]
-            if np.isinf(frame.numeric).any() or not names:
-                return set()
-            marks = self.marks
-            encodings = [Encoding.fit("t", frame, names, missing=missing, marks=marks)]
-        return {name for encoding in encodings for name in encoding.flagged}
+def _flagged(
+    problem: Problem | None,
+    frame: Frame,
+    marks: MarksByColumn,
+    config: DataConfig,
+) -> set[str]:
+    """Return the columns that get a flag, where there are no labels by all rows."""
+    names = [frame.names[index] for index in frame.used]
+    if problem is not None:
+        encodings = [party.encoding for party in problem.parties]
+    elif np.isinf(frame.numeric).any() or not names:
+        return set()
+    else:
+        missing = config.missing
+        encodings = [Encoding.fit("t", frame, names, missing=missing, marks=marks)]
+    return {name for encoding in encodings for name in encoding.flagged}
 
-    def _about_rows(self, label: str) -> list[Finding]:
-        """Return what is said of rare classes, and of rows that equal each other."""
-        dataset = self.dataset
-        said = []
-        if dataset.task != "regression":
-            said.append(relations.rare_classes(dataset.y, dataset.label_names, label))
-        if (blocks := find_blocks(dataset, self.config)) is not None:
-            said.append(blocks.finding())
-        return [finding for finding in said if finding is not None]
+
+def _about_rows(dataset: Dataset, config: DataConfig, label: str) -> list[Finding]:
+    """Return what is said of rare classes, and of rows that equal each other."""
+    rare, copies = None, None
+    if dataset.task != "regression":
+        rare = advice.rare_classes(dataset.y, dataset.label_names, label)
+    if (blocks := find_blocks(dataset, config)) is not None:
+        copies = blocks.finding()
+    return [finding for finding in (rare, copies) if finding is not None]
 
 
 class Attempts:
@@ -324,8 +317,8 @@ def _load(
             load = partial(files.load_file, path, label, roles, task)
             return None if arrays is None else attempt(load), label or "y", ()
         alone = attempt(lambda: files.load_columns(path))
-        data = None if alone is None else _without_labels(alone[0], path.stem)
-        return data, None, (f"{NO_LABEL}, as the array 'y'.",)
+        table_alone = None if alone is None else _without_labels(alone[0], path.stem)
+        return table_alone, None, (f"{NO_LABEL}, as the array 'y'.",)
     raw = attempt(lambda: readers.read_table(path))
     if raw is None:
         return None, label, ()
@@ -342,11 +335,13 @@ def _load(
         known = attempt(
             lambda: table.from_arrays(frame, labels, name=path.stem, task=task)
         )
-    own = known or _without_labels(frame, path.stem)
-    own = own if target is None else replace(own, taken={target: "labels"})
-    for _, role in roles.each():
-        own = attempt(partial(with_roles, own, role, raw.written)) or own
-    return own, target, unsaid
+    data = known or _without_labels(frame, path.stem)
+    data = data if target is None else replace(data, taken={target: "labels"})
+    for setting, column in roles.columns.items():
+        role = Roles(**{setting: getattr(roles, setting)})
+        cells = {column: raw.written(column)} if column in raw.names else {}
+        data = attempt(partial(with_roles, data, role, cells)) or data
+    return data, target, unsaid
 
 
 def _without_labels(frame: Frame, name: str) -> Dataset:

@@ -42,13 +42,13 @@ class Reading:
     order: str = "year first"  # of dates, see `readings.DATES`; "": undecided
     missing: tuple[str, ...] = ()  # words of this column that stand for a missing cell
 
-    @property
-    def column_kind(self) -> ColumnKind:
-        """Return what a column is whose texts are read so."""
-        kinds: dict[str, ColumnKind] = {"number": "numeric", "truth": "boolean"}
-        return kinds.get(self.kind, "date")
 
-
+# What a column is whose texts are read so.
+OF_READING: dict[str, ColumnKind] = {
+    "number": "numeric",
+    "truth": "boolean",
+    "date": "date",
+}
 DIGITS = Reading("date", order="as one number of eight digits")  # 20240131
 
 

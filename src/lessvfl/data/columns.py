@@ -1,25 +1,23 @@
 """What every column of a table is, and what is done about it: the one place.
 
 `infer_columns` reads texts that are numbers, truth values or dates, and leaves out what
-no network can use; `apply_columns` reads later rows alike. `changes` says so in words,
-and `remarks` what else a user should know.
+no network can use; `apply_columns` reads later rows alike. `changes` says so in words.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from lessvfl.data.column import (
     DIGITS,
     KIND_WORDS,
+    OF_READING,
     Column,
     ColumnKind,
     Finding,
@@ -27,9 +25,6 @@ from lessvfl.data.column import (
 )
 from lessvfl.data.days import days_of_digits
 from lessvfl.data.frame import Floats, Frame
-from lessvfl.data.leaks import giveaways, text_codes
-from lessvfl.data.relations import relations
-from lessvfl.data.sentinels import suspects
 from lessvfl.errors import DataError
 from lessvfl.terms import listed, plural
 
@@ -69,13 +64,20 @@ def infer_columns(frame: Frame) -> tuple[Frame, tuple[Finding, ...]]:
                 column, cells = read_column(column, cells, reading)
                 read[index] = cells
                 finding = _judge_ids(column.name, cells) or finding
+        elif column.kind != "categorical" and np.isnan(cells).all() and len(cells):
+            finding = _left_out(EMPTY)
         elif column.kind != "categorical":
-            finding = _judge_numbers(column.name, cells)
+            finding = _judge_ids(column.name, cells)
         is_used = finding is None or finding.level != "left out"
         if column.kind == "numeric" and is_used:
-            days = _days(frame, index, column.reading, read.get(index, cells))
+            words = () if column.reading is None else column.reading.missing
+            digits, days = replace(DIGITS, missing=words), days_of_digits(cells)
+            if days is not None and index in frame.text:  # without units or marks
+                from lessvfl.data.readings import read_texts
+
+                days = read_texts(frame.text[index], digits)
             if days is not None:
-                column, read[index] = days
+                column, read[index] = replace(column, kind="date", reading=digits), days
                 finding = _of_kind(DIGITS)
             elif column.reading is None and frame.decimal == ",":
                 column = replace(column, reading=DECIMAL_COMMA)  # later ones are texts
@@ -113,36 +115,21 @@ def apply_columns(frame: Frame, inferred: Sequence[Column], owner: str) -> Frame
     return _with_columns(frame, columns, read)
 
 
-def _days(
-    frame: Frame, index: int, reading: Reading | None, numbers: Floats
-) -> tuple[Column, Floats] | None:
-    """Return a column of days as one number each, such as 20240131, None of others."""
-    days = days_of_digits(numbers)
-    if days is None:
-        return None
-    digits = replace(DIGITS, missing=() if reading is None else reading.missing)
-    column = replace(frame.columns[index], kind="date", reading=digits)
-    if index not in frame.text:
-        return column, days
-    from lessvfl.data.readings import read_texts
-
-    own = read_texts(frame.text[index], digits)  # without units or marks
-    return None if own is None else (column, own)
-
-
 def read_column(
     column: Column, cells: NDArray[np.object_], reading: Reading, owner: str = ""
 ) -> tuple[Column, Floats]:
     """Return what a column of texts is once these are read, and the cells."""
     from lessvfl.data.readings import read_texts
 
-    values, kind = read_texts(cells, reading), reading.column_kind
+    values, kind = read_texts(cells, reading), OF_READING[reading.kind]
     if values is None:
-        alone = (
-            (text, np.array([text], dtype=object)) for text in dict.fromkeys(cells)
+        texts = cells.tolist()
+        row = next(
+            texts.index(text)
+            for text in dict.fromkeys(texts)
+            if read_texts(np.array([text], dtype=object), reading) is None
         )
-        odd = next(text for text, one in alone if read_texts(one, reading) is None)
-        where = f" in row {cells.tolist().index(odd) + 1}"
+        where = f" in row {row + 1}"
         raise _of_another_kind(column.name, owner, kind, where)
     return replace(column, kind=kind, reading=reading), values
 
@@ -173,14 +160,7 @@ def _with_columns(
     return replace(frame, columns=tuple(columns), numeric=numeric, text=text)
 
 
-DIGIT_CODE = re.compile(r"\s*[-+]?[0-9]+(?:[eE][0-9]+)?\s*")
 DECIMAL_COMMA = Reading("number", decimal=",", thousands=".")
-
-
-def are_digits(cells: Sequence[str | None]) -> bool:
-    """Tell whether texts, None where missing, are digits that are no amounts."""
-    texts = {text for text in cells if text is not None}
-    return len(texts) > 0 and all(map(DIGIT_CODE.fullmatch, texts))
 
 
 def _left_out(what: str) -> Finding:
@@ -224,19 +204,17 @@ def _describe(reading: Reading, tally: Mapping[str, int]) -> Finding:
     from lessvfl.data.readings import LIMITS
 
     finding = _of_kind(reading)
+    what, done = finding.what, finding.done
     first = {text.lstrip()[:1] for text in tally} if reading.kind == "number" else set()
     for marks, how in (({"("}, "(5.00) as -5"), ({*LIMITS}, "<0.3 as 0.3")):
         if not first.isdisjoint(marks):
-            finding = replace(finding, done=f"{finding.done}, {how}")
-    if not reading.missing:
-        return finding
-    n_cells = sum(n for text, n in tally.items() if text.strip() in reading.missing)
-    words = listed([f"'{word}'" for word in reading.missing])
-    return replace(
-        finding,
-        what=f"{finding.what}, and {words} in {plural(n_cells, 'cell')}",
-        done=f"{finding.done}; what is none counts as missing",
-    )
+            done += f", {how}"
+    if reading.missing:
+        n_cells = sum(n for text, n in tally.items() if text.strip() in reading.missing)
+        words = listed([f"'{word}'" for word in reading.missing])
+        what += f", and {words} in {plural(n_cells, 'cell')}"
+        done += "; what is none counts as missing"
+    return _changed(what, done)
 
 
 def _of_kind(reading: Reading) -> Finding:
@@ -249,13 +227,6 @@ def _of_kind(reading: Reading) -> Finding:
     if reading.thousands:
         marks = f"'{reading.thousands}' for thousands, {marks}"
     return _changed(f"numbers in text, {marks}", "read as numbers")
-
-
-def _judge_numbers(name: str, cells: Floats) -> Finding | None:
-    """Say what is wrong with numbers: missing altogether, or ids."""
-    if len(cells) and np.isnan(cells[0]) and np.isnan(cells).all():
-        return _left_out(EMPTY)
-    return _judge_ids(name, cells)
 
 
 def _judge_ids(name: str, cells: Floats) -> Finding | None:
@@ -298,10 +269,8 @@ def changes(
 
 def left_out_sentences(frame: Frame) -> list[str]:
     """Return a sentence about all columns that are left out, where there are any."""
-    said = [f"'{c.name}' ({c.left_out})" for c in frame.columns if c.left_out]
-    if not said:
-        return []
-    return [f"Columns that cannot be used are left out: {listed(said)}."]
+    why = [f"'{c.name}' ({c.left_out})" for c in frame.columns if c.left_out]
+    return [f"Columns that cannot be used are left out: {listed(why)}."] if why else []
 
 
 def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
@@ -314,75 +283,3 @@ def usable(party: str, names: Sequence[str], frame: Frame) -> list[str]:
             f"Party '{party}' must have a column that can be used. Got {shown}."
         )
     return left
-
-
-# ----------------------------------------------------------------------------- advice
-
-
-RARE = 5  # a category in fewer rows is too rare to learn from
-
-
-def remarks(
-    frame: Frame,
-    y: NDArray[Any] | None,
-    is_class: bool,
-    flagged: Collection[str] = (),
-    grouped: Collection[str] = (),
-) -> list[Finding]:
-    """Return what a user should know of columns that are used: nothing is done.
-
-    `y` are the labels as they are coded, None where there are none to speak of,
-    `flagged` the columns that get a flag of missing cells, and `grouped` those of a
-    feature of several columns.
-    """
-    findings: list[Finding] = []
-    twins: dict[bytes, int] = {}
-    for index in frame.used:
-        name, cells = frame.names[index], _codes(frame, index)
-        own = _remarks_on(frame, index, cells, name in flagged)
-        findings += (replace(finding, column=name) for finding in own)
-        key = xxhash.xxh3_128(cells.tobytes()).digest()
-        twin = twins.setdefault(key, index)
-        if twin != index and (frame.texts(index) == frame.texts(twin)).all():
-            what = f"equal to column '{frame.names[twin]}'"
-            done = "kept; one of the two is enough"
-            findings.append(Finding(name, what, done, "kept"))
-    findings += relations(frame, grouped)
-    return findings if y is None else findings + giveaways(frame, y, is_class)
-
-
-def _codes(frame: Frame, index: int) -> Floats:
-    """Return a column as numbers, texts by their place in order, NaN where missing."""
-    if index not in frame.text:
-        return np.ascontiguousarray(frame.numeric[:, index])
-    return text_codes(frame.text[index])
-
-
-def _remarks_on(
-    frame: Frame, index: int, cells: Floats, flag: bool
-) -> Iterator[Finding]:
-    """Yield what is to be said of one column on its own."""
-    empty = np.isnan(cells)
-    present = cells[~empty]
-    if np.isinf(present).any():
-        yield Finding(None, "infinite cells", "a run stops here", "stops")
-    if empty.any():
-        what = f"{empty.sum():,} of {len(cells):,} cells missing"
-        told = ", and a flag says where" if flag else ""
-        done = f"filled in from the column's other rows{told}"
-        if flag and index in frame.text:
-            done = "a category of their own"
-        yield Finding(None, what, done, "kept")
-    yield from suspects(frame, index, present)
-    if present.size and present.min() == present.max() and not flag:
-        done = "kept; it tells nothing"
-        yield Finding(None, "one value in every row", done, "kept")
-    elif index in frame.text:
-        if are_digits(frame.text[index].tolist()):
-            what = "codes of digits, such as 007 or 1e5"
-            yield Finding(None, what, "kept as texts, zeros and all", "kept")
-        counts = np.bincount(present.astype(np.int64))
-        if n_rare := int((counts < RARE).sum()):
-            many = "category" if n_rare == 1 else "categories"
-            what = f"{n_rare} {many} in fewer than {RARE} rows"
-            yield Finding(None, what, "kept; too rare to learn from", "kept")

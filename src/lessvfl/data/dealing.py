@@ -129,9 +129,6 @@ def match_columns(
     return _matched_and_excluded(names, patterns, owner)[0]
 
 
-Names = Mapping[str, None]  # of columns, in order
-
-
 def _matched_and_excluded(
     names: Sequence[str], patterns: Sequence[str] | str, owner: str
 ) -> tuple[list[str], list[str]]:
@@ -160,7 +157,9 @@ def _matched_and_excluded(
     return list(left), excluded
 
 
-def _matches(known: Names, pattern: str, owner: str, mark: str = "") -> list[str]:
+def _matches(
+    known: Collection[str], pattern: str, owner: str, mark: str = ""
+) -> list[str]:
     """Return the columns of one name or glob, or refuse one that has none."""
     if pattern in known:
         return [pattern]
@@ -181,8 +180,8 @@ def excluded_columns(names: Sequence[str], parties: PartySpec) -> dict[str, str]
     by_party: dict[str, str] = {}
     held: set[str] = set()
     for party, patterns in parties.items():
-        own, excluded = _matched_and_excluded(names, patterns, f"party '{party}'")
-        held.update(own)
+        matched, excluded = _matched_and_excluded(names, patterns, f"party '{party}'")
+        held.update(matched)
         for name in excluded:
             by_party.setdefault(name, party)
     return {n: by_party[n] for n in names if n in by_party and n not in held}

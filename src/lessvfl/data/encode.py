@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from lessvfl.data import stored
 from lessvfl.data.column import KIND_WORDS, EncodedColumn, Reading
 from lessvfl.data.days import days_of_digits
-from lessvfl.data.frame import Floats, Frame, Table
+from lessvfl.data.frame import Floats, Frame
 from lessvfl.data.learn import (
     AS_IS_FILL,
     CHUNK,
@@ -58,20 +59,21 @@ class CellCounts:
 
     def sentences(self) -> list[str]:
         """Return in words what was done to cells; nothing where nothing was."""
-        said = []
+        sentences = []
         if self.imputed:
             flags = ", and a flag says where" if self.flagged else ""
             if 0 < self.flagged < self.imputed:
                 flags = f"; of {self.flagged:,} of them a flag says where"
             filled = plural(self.imputed, "missing cell was", "missing cells were")
-            said.append(
+            sentences.append(
                 f"{filled} filled in by the mean, the median or the most frequent "
                 f"value of the party's training rows{flags}."
             )
         if self.unseen:
             new = plural(self.unseen, "test cell holds", "test cells hold")
-            said.append(f"{new} a category that no training row has, encoded as zeros.")
-        return said
+            how = "a category that no training row has, encoded as zeros"
+            sentences.append(f"{new} {how}.")
+        return sentences
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Encoding:
     def fit(
         cls,
         party: str,
-        table: Table,
+        table: stored.Table,
         names: Sequence[str],
         *,
         scale: str = "auto",
@@ -130,8 +132,8 @@ class Encoding:
         by_feature: dict[str, list[EncodedColumn]] = {}
         for name in names:
             feature = (groups or {}).get(name, name)
-            own = tuple(marks.get(name, ()))
-            column = replace(learnt[name], feature=feature, missing=own)
+            missing_values = tuple(marks.get(name, ()))
+            column = replace(learnt[name], feature=feature, missing=missing_values)
             by_feature.setdefault(feature, []).append(column)
         return cls(party, tuple(itertools.chain(*by_feature.values())))
 
@@ -181,12 +183,12 @@ class Encoding:
                 f"The table of party '{self.party}' must have the columns it was "
                 f"fitted on. Got none named {shown}."
             )
-        own = frame.select(self.names)
-        own = replace(own, numeric=self._read(own))
-        own = blank(own, {column.name: column.missing for column in self.columns})
-        cells = own.numeric
+        table = frame.select(self.names)
+        table = replace(table, numeric=self._read(table))
+        table = blank(table, {column.name: column.missing for column in self.columns})
+        cells = table.numeric
         starts = np.cumsum([0, *(column.width for column in self.columns)])
-        matrix = np.zeros((own.n_rows, int(starts[-1])))
+        matrix = np.zeros((table.n_rows, int(starts[-1])))
         plain = ("numeric", "boolean")
         at = [i for i, c in enumerate(self.columns) if c.kind in plain]
         values = cells[:, at]  # (N, numeric columns)
@@ -212,33 +214,51 @@ class Encoding:
         for i, column in enumerate(self.columns):
             out = matrix[:, starts[i] : starts[i + 1]]
             if column.kind == "categorical":
-                counts += _one_hot(column, own.texts(i), out)
+                counts += _one_hot(column, table.texts(i), out)
             elif column.kind == "date":
                 counts += _calendar(self.party, column, cells[:, i], out)
         return matrix, counts
 
-    def _read(self, own: Frame) -> Floats:
+    def apply_on_disk(
+        self,
+        tables: Sequence[stored.StoredTable],
+        scratch: stored.Scratch,
+        dtype: DTypeLike,
+    ) -> tuple[list[NDArray[Any]], CellCounts]:
+        """Encode tables of one file: a matrix of each, (N, columns), mapped from disk.
+
+        And what was met on the way.
+        """
+        width, counts = len(self.groups), CellCounts()
+        encoded = [scratch.zeros((table.n_rows, width), dtype) for table in tables]
+        n_rows, n_written = max(1, stored.AT_ONCE // max(1, 4 * width)), 0
+        for number, places, frame in stored.read_together(tables, self.names, n_rows):
+            encoded[number][places], more = self.apply(frame)
+            counts += more
+            n_written += len(places)
+        assert n_written == sum(map(len, encoded)), "every row asked for is in the file"
+        return encoded, counts
+
+    def _read(self, table: Frame) -> Floats:
         """Return the cells of all columns as numbers, read as in training."""
-        cells = own.numeric
+        cells = table.numeric.copy()
         for i, column in enumerate(self.columns):  # missing cells are of any kind
-            source, got = own.columns[i], ""
-            has_numbers = not np.isnan(own.numeric[:, i]).all()
+            source, got = table.columns[i], ""
+            read: Floats | None = None
+            has_numbers = not np.isnan(cells[:, i]).all()
             if source.left_out:
                 got = source.left_out
             elif column.kind == "categorical":
                 got = "numbers" if has_numbers else ""
-            elif any(text is not None for text in own.text.get(i, ())):
-                read = _read_column(column, own.text[i])
+            elif any(text is not None for text in table.text.get(i, ())):
+                read = _read_column(column, table.text[i])
                 got = "texts" if read is None else ""
-                if read is not None:
-                    cells = cells.copy() if cells is own.numeric else cells
-                    cells[:, i] = read
             elif has_numbers and (source.kind == "date") != (column.kind == "date"):
                 read = days_of_digits(cells[:, i]) if column.are_digits else None
-                got = "dates" if source.kind == "date" else "numbers"
-                if read is not None:
-                    got, cells = "", cells.copy()
-                    cells[:, i] = read
+                kind = "dates" if source.kind == "date" else "numbers"
+                got = kind if read is None else ""
+            if read is not None:
+                cells[:, i] = read
             if got:
                 words = "texts" if column.is_text else KIND_WORDS[column.kind]
                 must = f"hold {words}, as in training"

@@ -56,18 +56,19 @@ def load_file(
     """
     if not _is_npz(path):
         raw = read_table(path)
-        taken = {label_column(raw.names, label, path): "labels"}
-        frame, y = _labelled(raw, label, path)
-        raw = raw.select([name for name, _ in roles.each()])  # the rest is in memory
+        frame, y, target = _labelled(raw, label, path)
+        names = [name for name in roles.columns.values() if name in raw.names]
+        cells = {name: raw.written(name) for name in names}
+        del raw  # the rest is in memory
         release_unused()
         table = from_arrays(frame, y, name=path.stem, task=task)
-        return with_roles(replace(table, taken=taken), roles, raw.written)
+        return with_roles(replace(table, taken={target: "labels"}), roles, cells)
     label = label or "y"
     arrays = read_npz(path, ["X", label])
     frame = _npz_frame(arrays)
-    apart: dict[str | None, NDArray[Any]] = {
-        name: arrays[name]
-        for name, _ in roles.each()
+    apart = {
+        setting: arrays[name]
+        for setting, name in roles.columns.items()
         if name in arrays and name not in frame.names
     }
     data = from_arrays(
@@ -77,30 +78,23 @@ def load_file(
         task=task,
         X_test=arrays.get("X_test"),
         y_test=arrays.get(f"{label}_test"),
-        sample_weight=apart.get(roles.sample_weight),
+        sample_weight=apart.get("sample_weight"),
         label_names=_texts(arrays.get("label_names")),
     )
     if (mask := arrays.get("informative")) is not None:
-        data = _with_informative(data, mask, path)
+        if mask.shape != (len(data.X.names),):
+            raise DataError(
+                f"The array 'informative' of '{path}' must have one entry per column, "
+                f"{len(data.X.names)}. Got shape {mask.shape}."
+            )
+        data = replace(data, significant=mask.astype(bool))
     data = with_cells(data, roles, apart)
-    for name, role in roles.each():
-        data = data if name in apart else with_roles(data, role)
-    return data
+    columns = {name: None for name in apart}
+    return with_roles(data, replace(roles, **columns))
 
 
 def _npz_frame(arrays: Mapping[str, NDArray[Any]]) -> Frame:
     return frame_of(arrays["X"], _texts(arrays.get("feature_names")))
-
-
-def _with_informative(data: Dataset, mask: NDArray[Any], path: Path) -> Dataset:
-    """Return a data set that knows which of its columns matter."""
-    names = data.X.names
-    if mask.shape != (len(names),):
-        raise DataError(
-            f"The array 'informative' of '{path}' must have one entry per column, "
-            f"{len(names)}. Got shape {mask.shape}."
-        )
-    return replace(data, significant=mask.astype(bool))
 
 
 def _is_npz(path: Path) -> bool:
@@ -129,7 +123,7 @@ def load_rows(
         frame, y = _npz_frame(arrays), arrays[label]
         names = _texts(arrays.get("label_names"))
     else:
-        frame, y = _labelled(read_table(path, texts), label, path, columns)
+        frame, y, _ = _labelled(read_table(path, texts), label, path, columns)
         names = None
     cells = label_cells(y, frame, path.stem)
     written = cells.tolist() if isinstance(cells, np.ndarray) else cells
@@ -141,8 +135,8 @@ def _labelled(
     label: str | None,
     path: Path,
     columns: Collection[str] | None = None,
-) -> tuple[Frame, NDArray[Any]]:
-    """Return the columns of a file, or some of them, with its label column apart."""
+) -> tuple[Frame, NDArray[Any], str]:
+    """Return the columns of a file, or some of them; its labels, and their name."""
     target = label_column(raw.names, label, path)
     features = [name for name in raw.names if name != target]
     if not features:
@@ -153,16 +147,16 @@ def _labelled(
     y = read_labels(raw, target)
     if columns is not None:
         features = [name for name in features if name in columns]
-    return raw.frame(features), y
+    return raw.frame(features), y, target
 
 
 def label_column(names: Sequence[str], label: str | None, path: Path) -> str:
     """Return the label column that was named, or the one that is named like one."""
     if label is None:
-        own = own_labels(names)
-        if len(own) == 1:
-            return own[0]
-        got = " and ".join(own) or "no label"
+        likely = own_labels(names)
+        if len(likely) == 1:
+            return likely[0]
+        got = " and ".join(likely) or "no label"
         problem = f"{got}; name it, perhaps with --label '{likely_label(names)}'."
     else:
         if label in names:
@@ -272,7 +266,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
     from lessvfl.data.arrow_cells import arrow_of
 
-    table = pyarrow.table({name: arrow_of(own) for name, own in columns.items()})
+    table = pyarrow.table({name: arrow_of(cells) for name, cells in columns.items()})
     if path.suffix == ".csv":
         csv.write_csv(table, path)
     else:
@@ -317,29 +311,25 @@ def load_labels(
     unless a `task` is given.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    named = {
-        setting: name
-        for setting in ROW_ROLES
-        if (name := getattr(roles, setting)) is not None
-    }
-    words = {"id": "ids", **ROW_ROLES}
+    named = {s: name for s, name in roles.columns.items() if s in ROW_ROLES}
     if id_column is not None:
         named = {"id": id_column, **named}
-    cells: dict[str | None, NDArray[Any]]
     if _is_npz(path):
         label = label or "y"
         arrays = read_npz(path, [label, *named.values()])
-        y, cells = arrays[label], {name: arrays[name] for name in named.values()}
+        y, cells = arrays[label], {s: arrays[name] for s, name in named.items()}
     else:
-        raw = read_table(path)
-        cells = {n: raw.column_of(n, path, words[s], s) for s, n in named.items()}
+        raw, words = read_table(path), {"id": "ids", **ROW_ROLES}
+        cells = {s: raw.column_of(n, path, words[s], s) for s, n in named.items()}
         if "sample_weight" in named:
-            cells[roles.sample_weight] = raw.cells(named["sample_weight"])
-        columns = [name for name in raw.names if name not in cells]
+            cells["sample_weight"] = raw.cells(named["sample_weight"])
+        columns = [name for name in raw.names if name not in named.values()]
         y = read_labels(raw, label_column(columns, label, path))
+    for setting, name in named.items():
+        if name == roles.columns.get("test_ids"):
+            cells["test_ids"] = cells[setting]
     is_test, names = arrays.get("is_test"), _texts(arrays.get("label_names"))
-    weights = cells.get(roles.sample_weight)
-    dataset = from_labels(y, path.stem, task, weights, names)
+    dataset = from_labels(y, path.stem, task, cells.get("sample_weight"), names)
     if is_test is not None and (
         is_test.dtype != np.bool_ or is_test.shape != dataset.y.shape
     ):
@@ -350,7 +340,7 @@ def load_labels(
         )
     release_unused()
     dataset = replace(dataset, is_test=is_test)
-    return with_cells(dataset, roles, cells), cells.get(id_column)
+    return with_cells(dataset, roles, cells), cells.get("id")
 
 
 def load_roles(
@@ -360,15 +350,13 @@ def load_roles(
     test_ids: str | Path | None = None,
     id_column: str | None = None,
 ) -> Roles:
-    """Return the roles of columns; test ids are read from a file, see there."""
-    ids = None
-    if test_ids is not None:
-        ids = load_test_ids(Path(test_ids).expanduser(), id_column)
-    return Roles(sample_weight, group_column, time_column, ids)
+    """Return the roles of columns; ids of test rows are read from the file `test_ids`.
 
-
-def load_test_ids(path: Path, id_column: str | None = None) -> HeldOutIds:
-    """Load ids of rows to test on; `id_column` is the file's only one unless given."""
+    Its column is `id_column`, or its only one unless that is given.
+    """
+    if test_ids is None:
+        return Roles(sample_weight, group_column, time_column)
+    path = Path(test_ids).expanduser()
     if id_column is None:
         names = [] if _is_npz(path) else read_table(path).names
         if len(names) != 1:
@@ -377,4 +365,5 @@ def load_test_ids(path: Path, id_column: str | None = None) -> HeldOutIds:
                 f"column of ids is in the table. Got {listed(names, 5) or 'arrays'}."
             )
         (id_column,) = names
-    return HeldOutIds.of(id_column, load_ids(path, id_column), path.name)
+    ids = HeldOutIds.of(id_column, load_ids(path, id_column), path.name)
+    return Roles(sample_weight, group_column, time_column, ids)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,39 +43,6 @@ def are_all(rows: Places, n_rows: int) -> bool:
     """Tell whether rows are all of a table, as they stand."""
     is_last = rows[-1:] == n_rows - 1
     return len(rows) == n_rows and bool(is_last.all()) and are_in_order(rows)
-
-
-class Table(Protocol):
-    """A table of named columns, in memory or on disk, read by batches of rows."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of its columns."""
-
-    @property
-    def n_rows(self) -> int:
-        """Return the number of rows."""
-
-    @property
-    def look(self) -> Frame:
-        """Return the table itself, or as many of its rows as tell what it holds."""
-
-    def take(self, rows: Places) -> Table:
-        """Return the table of these rows, in this order."""
-
-    def with_look(self, look: Frame) -> Table:
-        """Return the same table, its columns as they were inferred from its look."""
-
-    def digest(self) -> str:
-        """Return a digest of all cells."""
-
-    def together(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
-        """Yield the columns that may be in memory together, with many rows each."""
-
-    def batches(
-        self, names: Sequence[str], n_rows: int
-    ) -> Iterator[tuple[Places, Frame]]:
-        """Yield the places and cells of `n_rows` rows at a time, every row once."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +88,6 @@ class Frame:
     def used(self) -> list[int]:
         """Return the columns that are not left out, by index."""
         return [i for i, column in enumerate(self.columns) if not column.left_out]
-
-    def of_kind(self, kind: ColumnKind) -> set[int]:
-        """Return the columns of one kind, by index, those left out among them."""
-        return {i for i, column in enumerate(self.columns) if column.kind == kind}
 
     def take(self, rows: Places | slice) -> Frame:
         """Return the table of these rows, in this order."""
@@ -179,18 +142,18 @@ class Frame:
         return content.hexdigest()
 
     def together(self, names: Sequence[str]) -> Iterator[Sequence[str]]:
-        """Yield all columns at once: they are in memory."""
+        """Yield the columns that may be read together: all, which are in memory."""
         yield names
 
     def batches(
         self, names: Sequence[str], n_rows: int
     ) -> Iterator[tuple[Places, Frame]]:
         """Yield the places and cells of `n_rows` rows at a time, in order."""
-        own = self.select(names)
+        chosen = self.select(names)
         places = np.arange(self.n_rows, dtype=np.int64)
         for start in range(0, self.n_rows, n_rows):
             some = places[start : start + n_rows]
-            yield some, own if len(some) == self.n_rows else own.take(some)
+            yield some, chosen if len(some) == self.n_rows else chosen.take(some)
 
     def cells(self, index: int) -> NDArray[Any]:
         """Return the cells of a column: texts, or numbers."""
@@ -254,6 +217,9 @@ def digest_of(values: NDArray[Any] | None) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(values).view(np.uint8).data).digest()
 
 
+OF_ROWS = ("y", "randomised", "weight", "units", "times", "is_test")  # of a data set
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Raw data: a table, its labels, and what may be said of them."""
@@ -290,8 +256,8 @@ class Dataset:
         return self.parties or self.n_parties
 
     @property
-    def told(self) -> NDArray[Any]:
-        """Return the labels as training may know them, and whoever takes part in it."""
+    def training_labels(self) -> NDArray[Any]:
+        """Return the labels that training may know, and whoever takes part in it."""
         return self.y if self.randomised is None else self.randomised
 
     @property
@@ -306,16 +272,9 @@ class Dataset:
 
     def take(self, rows: Places) -> Dataset:
         """Return the data set of these rows, in this order; test rows stay."""
-        return replace(
-            self,
-            X=self.X.take(rows),
-            y=self.y[rows],
-            randomised=None if self.randomised is None else self.randomised[rows],
-            weight=None if self.weight is None else self.weight[rows],
-            units=None if self.units is None else self.units[rows],
-            times=None if self.times is None else self.times[rows],
-            is_test=None if self.is_test is None else self.is_test[rows],
-        )
+        arrays = {name: getattr(self, name) for name in OF_ROWS}
+        some = {name: a[rows] for name, a in arrays.items() if a is not None}
+        return replace(self, X=self.X.take(rows), **some)
 
 
 @dataclass(frozen=True)
@@ -352,20 +311,16 @@ def marks_by_column() -> Kind:
         return isinstance(value, int | float | str) and not isinstance(value, bool)
 
     def accepts(value: Any) -> bool:
-        return isinstance(value, Mapping) and all(
+        if not isinstance(value, Mapping):
+            return False
+        return all(
             isinstance(name, str)
-            and (is_mark(own) or isinstance(own, list | tuple))
-            and all(map(is_mark, own if isinstance(own, list | tuple) else ()))
-            for name, own in value.items()
+            and all(map(is_mark, marks if isinstance(marks, list | tuple) else [marks]))
+            for name, marks in value.items()
         )
 
-    return or_none(
-        Kind(
-            "values by column as in income=-999,born=1900-01-01",
-            accepts,
-            lambda text: read_marks(text.split(",")),
-        )
-    )
+    allowed = "values by column as in income=-999,born=1900-01-01"
+    return or_none(Kind(allowed, accepts, lambda text: read_marks(text.split(","))))
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ What is said here and what comes of it stay with the label holder; no party is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from lessvfl.data.frame import Dataset, Floats, Frame, check_texts, is_missing
 from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
 from lessvfl.errors import ConfigError, DataError, warn
-from lessvfl.mechanisms import GRADIENT_DEFENCES
+from lessvfl.mechanisms import GRADIENT_DEFENCES, RandomisedResponse
 from lessvfl.settings import Kind, Section, a_float, one_of, or_none, refuse, setting
 from lessvfl.terms import (
     MEASURES,
@@ -24,6 +26,7 @@ from lessvfl.terms import (
     labels_text,
     listed,
     plural,
+    stream_seed,
     written,
 )
 
@@ -35,6 +38,7 @@ UNEVEN = 0.6  # of an even share: classes are uneven where the rarest has less
 FEW_CODES = 10  # different whole numbers at most that are classes, whichever they are
 NO_LABEL = {"", "na", "n/a", "#n/a", "<na>", "nan", "null"}  # words for a missing one
 MAYBE_NONE = {"none", "-", "?"}  # that may be classes, too
+WORD = 2.0**-64  # a draw of 64 bits as a share
 MAX_CLASSES = 100  # more different whole numbers than this are amounts, not classes
 
 # What labels may be asked to be; classification is binary or multiclass.
@@ -148,11 +152,11 @@ def look_like_classes(
 
 def task_sentence(task: str, reason: str) -> str:
     """Say what labels are taken for, why, and how to have it otherwise."""
-    said = labels_text(task, reason)
+    sentence = labels_text(task, reason)
     if "whole numbers" not in reason or task == "binary":
-        return said
+        return sentence
     other = CLASSES if task == "regression" else "regression"
-    return f"{said} If that is wrong, set the task to {other}."
+    return f"{sentence} If that is wrong, set the task to {other}."
 
 
 # ------------------------------------------------------------------------------ coding
@@ -173,7 +177,8 @@ def label_cells(y: Any, frame: Frame | None, name: str) -> list[Any] | NDArray[A
         n_missing = int(np.isnan(array).sum())
     else:
         cells = array.tolist()
-        words = {cell for cell in cells if isinstance(cell, str) and _is_none(cell)}
+        texts = {cell for cell in cells if isinstance(cell, str)}
+        words = {text for text in texts if text.strip().casefold() in NO_LABEL}
         n_missing = sum(is_missing(cell) or cell in words for cell in cells)
         if words := words - {""}:
             shown = listed(sorted(map(repr, words)))
@@ -191,10 +196,6 @@ def label_cells(y: Any, frame: Frame | None, name: str) -> list[Any] | NDArray[A
             f"Got {plural(frame.n_rows, 'row')} and {plural(len(cells), 'label')}."
         )
     return cells
-
-
-def _is_none(word: str) -> bool:
-    return word.strip().casefold() in NO_LABEL
 
 
 def _warn_of_classes(names: Sequence[str], owner: str) -> None:
@@ -279,19 +280,11 @@ def code_labels(
         codes = np.array([code[cell] for cell in cells], dtype=np.int64)
     else:
         codes = np.searchsorted(distinct, numbers).astype(np.int64, copy=False)
-    own = [label_name(bool(value) if of_truth else value) for value in distinct]
-    names = _class_names(own, () if given_names is None else given_names, name)
+    names = tuple(label_name(bool(v) if of_truth else v) for v in distinct)
+    if given_names is not None and names == tuple(map(str, range(len(given_names)))):
+        check_texts(given_names, f"The names of the classes of '{name}'")
+        names = tuple(given_names)
     return codes, "binary" if len(names) == 2 else "multiclass", names, reason
-
-
-def _class_names(
-    own: Sequence[str], given: Sequence[str], owner: str
-) -> tuple[str, ...]:
-    """Return the names of classes: those given, where their own are 0, 1, ..."""
-    if list(own) != [str(code) for code in range(len(given))]:
-        return tuple(own)
-    check_texts(given, f"The names of the classes of '{owner}'")
-    return tuple(given)
 
 
 def label_name(cell: Any) -> str:
@@ -394,8 +387,7 @@ def row_weights(
         present = max(1, int((counts > 0).sum()))
         of_class = len(y) / (present * np.maximum(counts, 1))
     elif isinstance(config.class_weight, Mapping):
-        names = dataset.label_names
-        of_class = _weights_of(config.class_weight, names, dataset.name)
+        of_class = _weights_of(config.class_weight, dataset.label_names, dataset.name)
     if of_class is None and sample_weight is None:
         return None
     weights = np.ones(len(y)) if sample_weight is None else _at_most_one(sample_weight)
@@ -440,10 +432,10 @@ def leading_score(
     shares = counts[counts > 0] / max(1, counts.sum())
     if not len(shares) or shares.min() * len(shares) >= UNEVEN:
         return "accuracy", "no class is much rarer than an even share"
-    said = f"{100 * shares.min():.2g} % of the rows"
+    share = f"{100 * shares.min():.2g} % of the rows"
     if task == "binary":
-        return "auc", f"the rarer class has {said}"
-    return "balanced_accuracy", f"the rarest class has {said}"
+        return "auc", f"the rarer class has {share}"
+    return "balanced_accuracy", f"the rarest class has {share}"
 
 
 def positive_class(counts: NDArray[Any]) -> int:
@@ -520,3 +512,44 @@ def huber_delta_of(y: Floats, config: LabelConfig) -> float | None:
 def _is_robust(y: Floats, config: LabelConfig) -> bool:
     """Tell whether the loss is Huber's."""
     return config.loss == "huber" or (config.loss == "auto" and is_heavy(y))
+
+
+# ---------------------------------------------------------------------- randomised once
+
+
+def randomise(
+    dataset: Dataset, labels: LabelConfig, draws: NDArray[np.float64] | None = None
+) -> Dataset:
+    """Return the data set with labels for training that are randomised, if asked for.
+
+    The same row has the same label in every run with this epsilon: without `draws`
+    (N,), evenly between 0 and 1, they are drawn by the place of a row in the table.
+    """
+    if labels.label_epsilon is None:
+        return dataset
+    check_labels(dataset, labels)
+    mechanism = RandomisedResponse(labels.label_epsilon, len(dataset.label_names))
+    if draws is None:
+        rng = np.random.default_rng(stream_seed(0, "labels", *_names_of(mechanism)))
+        draws = rng.random(len(dataset.y))
+    return replace(dataset, randomised=mechanism.apply(dataset.y, draws))
+
+
+def draws_of(
+    ids: Iterable[object], secret: bytes, mechanism: RandomisedResponse
+) -> NDArray[np.float64]:
+    """Return a draw for each id that nobody without the secret can know.
+
+    Another epsilon has draws of its own: by the same one, a row told otherwise under
+    two of them would give its label away.
+    """
+    how = "/".join(_names_of(mechanism))
+    digests = (
+        hmac.digest(secret, f"{how}/{one}".encode(), hashlib.sha256)[:8] for one in ids
+    )
+    words = np.frombuffer(b"".join(digests), dtype=">u8")
+    return np.asarray(words * WORD, dtype=np.float64)
+
+
+def _names_of(mechanism: RandomisedResponse) -> tuple[str, str]:
+    return repr(float(mechanism.epsilon)), str(mechanism.n_classes)

@@ -72,28 +72,24 @@ def giveaways(frame: Frame, y: NDArray[Any], is_class: bool) -> list[Finding]:
         for at in np.flatnonzero(seen | (is_code & (places.max(axis=0) >= MOST_BINS))):
             score = float(in_order[at])
             if score < TOLD:
-                own = np.where(np.isnan(cells[:, at]), np.nan, ranks[:, at])
-                score = max(score, _judge(own, places[:, at], labels))
+                values = np.where(np.isnan(cells[:, at]), np.nan, ranks[:, at])
+                score = max(score, _judge(values, places[:, at], labels))
             scores[indices[at]] = max(score, scores.get(indices[at], 0.0))
-    return [
-        Finding(frame.names[index], _what(score, is_class), DONE, "kept")
-        for index, score in sorted(scores.items())
-        if score >= TOLD
-    ]
+    findings = []
+    for index, score in sorted(scores.items()):
+        if score >= TOLD:
+            shown = f"{np.floor(1000 * score) / 1000:.3f}"  # 1 is said of 1 alone
+            what = f"({'AUC' if is_class else 'R²'} {shown})"
+            what = f"tells the label on its own {what}"
+            done = "kept; leave it out if it is known only after the label"
+            findings.append(Finding(frame.names[index], what, done, "kept"))
+    return findings
 
 
 def rows_to_see(y: NDArray[Any], is_class: bool) -> Places:
     """Return the rows by which `giveaways` judges; none where they are too few."""
     labels = _take_rows(y, is_class)
     return np.empty(0, dtype=np.int64) if labels is None else labels.rows
-
-
-DONE = "kept; leave it out if it is known only after the label"
-
-
-def _what(score: float, is_class: bool) -> str:
-    shown = f"{np.floor(1000 * score) / 1000:.3f}"  # 1 is said of 1 alone
-    return f"tells the label on its own ({'AUC' if is_class else 'R²'} {shown})"
 
 
 def _take_rows(y: NDArray[Any], is_class: bool) -> _Labels | None:
@@ -131,8 +127,10 @@ def _blocks(
         cells = frame.numeric[rows[:, None], some]
         finite = np.isinf(cells).sum(axis=0) == 0
         if finite.any():
-            own = [i for i, is_finite in zip(some, finite, strict=True) if is_finite]
-            yield own, cells[:, finite], np.zeros(len(own), dtype=np.bool_)
+            indices = [
+                i for i, is_finite in zip(some, finite, strict=True) if is_finite
+            ]
+            yield indices, cells[:, finite], np.zeros(len(indices), dtype=np.bool_)
     for index in special:
         if index in frame.text:
             cells = text_codes(frame.text[index][rows])[:, None]
@@ -201,10 +199,11 @@ def _auc_of_bins(places: NDArray[np.int64], y: NDArray[np.int64]) -> Floats:
     total = np.zeros(n_columns)
     for label in range(n_classes):
         order = np.argsort(counts[:, :, label] / np.maximum(in_bin, 1), axis=1)
-        own = np.take_along_axis(counts[:, :, label], order, axis=1)
-        others = np.take_along_axis(in_bin, order, axis=1) - own
+        of_label = np.take_along_axis(counts[:, :, label], order, axis=1)
+        others = np.take_along_axis(in_bin, order, axis=1) - of_label
         below = np.cumsum(others, axis=1) - others / 2
-        total += (own * below).sum(axis=1) / (own.sum(axis=1) * others.sum(axis=1))
+        pairs = of_label.sum(axis=1) * others.sum(axis=1)
+        total += (of_label * below).sum(axis=1) / pairs
     mean: Floats = total / n_classes
     return mean
 

@@ -53,7 +53,10 @@ class EncodingOptions:
 
 @dataclass
 class Learner:
-    """What learns one column; one or two passes over its rows tell all."""
+    """What learns one column; one or two passes over its rows tell all.
+
+    This one takes a column of numbers as it is; other kinds learn more.
+    """
 
     options: EncodingOptions
     source: Column
@@ -62,7 +65,9 @@ class Learner:
 
     def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
         """Look at some rows, in the first pass."""
-        raise NotImplementedError
+        if np.isnan(cells).any():
+            must = "hold a number in every training row to be taken as it is"
+            raise self.refuse(must, "missing cells or texts")
 
     @property
     def needs_second_pass(self) -> bool:
@@ -71,21 +76,24 @@ class Learner:
 
     def second_pass(self, cells: NDArray[Any]) -> None:
         """Look at the same rows, in the second pass."""
-        raise AssertionError("one pass tells all")
 
     def column(self) -> EncodedColumn:
         """Return what was learnt."""
-        raise NotImplementedError
+        return self.encoded(AS_IS_FILL, 0, False)
 
     def encoded(
         self, fill: float | str, n_present: int, is_constant: bool
     ) -> EncodedColumn:
         """Return the column with its fill, and a flag where that is worth its cost."""
-        source, flag = self.source, self.options.flags(self.n_missing, n_present)
-        same = (source.name, source.kind, source.reading)
-        constant = is_constant and not flag
+        flag = self.options.flags(self.n_missing, n_present)
         return EncodedColumn(
-            *same, feature=source.name, fill=fill, constant=constant, flag=flag
+            name=self.source.name,
+            kind=self.source.kind,
+            reading=self.source.reading,
+            feature=self.source.name,
+            fill=fill,
+            constant=is_constant and not flag,
+            flag=flag,
         )
 
     def refuse(self, must: str, got: str) -> DataError:
@@ -98,7 +106,7 @@ def learner_of(
 ) -> Learner:
     """Return the learner of a column."""
     if as_is:
-        return _AsIs(options, replace(column, kind="numeric"), n_rows)
+        return Learner(options, replace(column, kind="numeric"), n_rows)
     if column.is_text:
         return _Text(options, replace(column, kind="categorical"), n_rows)
     return (_Date if column.kind == "date" else _Number)(options, column, n_rows)
@@ -128,14 +136,14 @@ class Spread:
         mean, variance = scaled.mean(axis=0), scaled.var(axis=0)
         if self.n:
             n = self.n + len(values)
-            own, other = self.n / n, len(values) / n
+            before, added = self.n / n, len(values) / n
             shrink = self.exponent - exponent
-            own_mean = np.ldexp(self.scaled_mean, shrink)
-            own_variance = np.ldexp(self.scaled_variance, 2 * shrink)
-            gap = mean - own_mean
-            mean = own * own_mean + other * mean
-            variance = own * own_variance + other * variance
-            variance = variance + own * other * gap * gap
+            mean_before = np.ldexp(self.scaled_mean, shrink)
+            variance_before = np.ldexp(self.scaled_variance, 2 * shrink)
+            gap = mean - mean_before
+            mean = before * mean_before + added * mean
+            variance = before * variance_before + added * variance
+            variance = variance + before * added * gap * gap
         self.n, self.exponent = self.n + len(values), exponent
         self.scaled_mean, self.scaled_variance = mean, variance
 
@@ -161,19 +169,6 @@ def spread_of(values: Floats) -> Spread:
     spread = Spread()
     spread.add(values)
     return spread
-
-
-@dataclass
-class _AsIs(Learner):
-    """A column of numbers that is taken as it is."""
-
-    def first_pass(self, places: Places, cells: NDArray[Any]) -> None:
-        if np.isnan(cells).any():
-            must = "hold a number in every training row to be taken as it is"
-            raise self.refuse(must, "missing cells or texts")
-
-    def column(self) -> EncodedColumn:
-        return self.encoded(AS_IS_FILL, 0, False)
 
 
 @dataclass

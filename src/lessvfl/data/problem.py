@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.data import dealing, plant, split
+from lessvfl.data import dealing, split
 from lessvfl.data.blocks import Blocks, distinct, find_blocks, seen_share, some_blocks
 from lessvfl.data.columns import left_out_sentences, usable
 from lessvfl.data.encode import CellCounts, Encoding
@@ -22,6 +22,7 @@ from lessvfl.data.frame import (
     join_columns,
     stack_rows,
 )
+from lessvfl.data.held_out import settle_test_rows, split_words
 from lessvfl.data.labels import (
     LabelConfig,
     centre,
@@ -29,14 +30,14 @@ from lessvfl.data.labels import (
     huber_delta_of,
     leading_score,
     positive_class,
+    randomise,
     row_weights,
     scaled_labels,
     threshold_of,
 )
-from lessvfl.data.randomised import randomise
 from lessvfl.data.sentinels import blank, marks_of, warn_of_absent
-from lessvfl.data.test_rows import settle_test_rows, split_words
-from lessvfl.errors import DataError, warn
+from lessvfl.errors import ConfigError, DataError, warn
+from lessvfl.settings import a_float, refuse
 from lessvfl.terms import Task, listed, plural, stream_seed
 
 
@@ -54,11 +55,6 @@ class PartyTable:
     encoding: Encoding  # how these rows came from its columns
     # Training rows that no other party has, of which nobody knows the label.
     X_alone: Floats | None = None
-
-    @property
-    def n_alone(self) -> int:
-        """Return the number of training rows that no other party has."""
-        return 0 if self.X_alone is None else len(self.X_alone)
 
 
 @dataclass(frozen=True)
@@ -171,7 +167,7 @@ def prepare(
     count, X = dataset.own_parties if parties is None else parties, dataset.X
     dealing.refuse_taken(dataset.taken, count)
     dealt = dealing.deal_columns(X.names, count, config, seed, X.unused)
-    shares = plant.shares_of(spurious, len(dealt))
+    shares = _shares_of(spurious, len(dealt))
     feature_of = dealing.features_of(dealt, groups)
     held = {name: usable(name, columns, X) for name, columns in dealt.items()}
     marks = marks_of(X, config.missing_values)
@@ -181,14 +177,14 @@ def prepare(
         dataset = distinct(dataset, used, marks)
     dataset, _ = settle_test_rows(dataset, config)
     blocks = find_blocks(dataset, config)
-    train, test, own, alone = _rows(dataset, config, seed, in_order, blocks)
-    blanked = blank(train, marks), blank(test, marks)
+    X_train, X_test, alone, train, test = _rows(dataset, config, seed, in_order, blocks)
+    blanked = blank(X_train, marks), blank(X_test, marks)
     bounds = _bounds(*blanked, used) if config.scale == "global" else (0.0, 1.0)
     encodings, matrices, counts = [], [], CellCounts()
     for party, columns in held.items():
         encoding = Encoding.fit(
             party,
-            train,
+            X_train,
             columns,
             scale=config.scale,
             bounds=bounds,
@@ -197,7 +193,7 @@ def prepare(
             marks=marks,
             groups=feature_of,
         )
-        both, met = zip(*map(encoding.apply, (train, test)), strict=True)
+        both, met = zip(*map(encoding.apply, (X_train, X_test)), strict=True)
         others = () if alone is None else (encoding.apply(alone)[0],)
         encodings.append(encoding)
         matrices.append((*both, *others))
@@ -209,7 +205,7 @@ def prepare(
     tables = _planted(dataset, encodings, matrices, shares, config.noise, seed)
     notes = _notes(dataset.X, dealt, count, counts)
     return replace(
-        labels_alone(dataset, own, config, labels),
+        labels_alone(dataset, train, test, blocks, config, labels),
         parties=tables,
         n_real=sum(len(encoding.features) for encoding in encodings),
         notes=(*dataset.notes, *notes, *(blocks.sentences() if blocks else ())),
@@ -218,8 +214,40 @@ def prepare(
         unseen=counts.unseen,
         bounds=bounds,
         test_rows_seen=seen_share(*blanked, used),
-        frames=(train, test),
+        frames=(X_train, X_test),
     )
+
+
+def _shares_of(spurious: Any, n_parties: int) -> list[float]:
+    """Return one share of planted columns per party, or refuse what was given."""
+    is_many = isinstance(spurious, list | tuple)
+    shares = list(spurious) if is_many else [spurious] * n_parties
+    if len(shares) != n_parties:
+        raise ConfigError(
+            f"The 'spurious' shares must be one per party, {n_parties}. "
+            f"Got {len(shares)}."
+        )
+    kind = a_float(0.0, 10.0)
+    for share in shares:
+        if not kind.accepts(share):
+            raise refuse("spurious", "share", kind.allowed, share)
+    return shares
+
+
+def _noise_of(matrices: Sequence[Floats], noise: str) -> tuple[float, float]:
+    """Return mean and standard deviation of planted columns.
+
+    For ``noise="range"`` they are the mean of all values of all parties, and half of
+    the distance between the greatest and the least, as in the released code.
+    """
+    cells = [matrix for matrix in matrices if matrix.size]
+    if noise == "unit" or not cells:
+        return 0.0, 1.0
+    total = sum(float(matrix.sum()) for matrix in cells)
+    mean = total / sum(matrix.size for matrix in cells)
+    low = min(float(matrix.min()) for matrix in cells)
+    high = max(float(matrix.max()) for matrix in cells)
+    return mean, (high - low) / 2.0
 
 
 def _planted(
@@ -234,10 +262,10 @@ def _planted(
 
     Rows are those of training, of test, and those that it has alone, if there are any.
     """
-    parts = zip(*matrices, strict=True)  # all parties' train rows, then their test rows
-    spreads = [plant.spread_of(part, noise) for part in parts]
+    # All parties' training rows, then their test rows.
+    spreads = [_noise_of(part, noise) for part in zip(*matrices, strict=True)]
     tables = []
-    for encoding, own, share in zip(encodings, matrices, shares, strict=True):
+    for encoding, parts, share in zip(encodings, matrices, shares, strict=True):
         n_planted = int(share * len(encoding.columns) + 1e-9)
         planted = [f"spurious_{encoding.party}_{i}" for i in range(n_planted)]
         if taken := sorted(set(planted) & set(dataset.X.names)):
@@ -248,7 +276,7 @@ def _planted(
         rng = np.random.default_rng(stream_seed(seed, "spurious", encoding.party))
         X_train, X_test, *alone = (
             np.hstack([matrix, rng.normal(*spread, size=(len(matrix), n_planted))])
-            for matrix, spread in zip(own, spreads, strict=True)
+            for matrix, spread in zip(parts, spreads, strict=True)
         )
         whole, significant = encoding.with_planted(planted), None
         features = whole.features
@@ -257,64 +285,59 @@ def _planted(
             matter = {c.feature for c in encoding.columns if truth[c.name]}
             significant = np.array([f in matter for f in features], dtype=bool)
         spurious = np.arange(len(features)) >= len(encoding.features)
-        shape = (features, whole.groups, spurious, significant)
-        table = PartyTable(whole.party, X_train, X_test, *shape, whole)
-        tables.append(replace(table, X_alone=alone[0]) if alone else table)
+        tables.append(
+            PartyTable(
+                name=whole.party,
+                X_train=X_train,
+                X_test=X_test,
+                features=features,
+                groups=whole.groups,
+                spurious=spurious,
+                significant=significant,
+                encoding=whole,
+                X_alone=alone[0] if alone else None,
+            )
+        )
     return tuple(tables)
 
 
-@dataclass(frozen=True)
-class LabelRows:
-    """The labels of training and test rows, and the weights of the training rows."""
-
-    y_train: NDArray[Any]
-    y_test: NDArray[Any]
-    weight: Floats | None
-    test_blocks: Places | None = None
-    blocks: Places | None = None  # of the training rows, and of all rows how many:
-    n_blocks: int | None = None
-    n_equal: int = 0
-    places: Places | None = None  # of the training rows in their table
-
-
-def label_rows(
-    dataset: Dataset,
-    train: NDArray[np.int64],
-    test: NDArray[np.int64],
-    blocks: Blocks | None = None,
-) -> LabelRows:
-    """Return the labels of these training and test rows."""
-    weight = None if dataset.weight is None else dataset.weight[train]
-    rows = LabelRows(dataset.told[train], dataset.y[test], weight, places=train)
-    if blocks is None:
-        return rows
-    of_test = some_blocks(blocks.of_row, test)
-    return replace(_with_blocks(rows, train, blocks), test_blocks=of_test)
-
-
-def _with_blocks(rows: LabelRows, train: Places, blocks: Blocks) -> LabelRows:
-    own = some_blocks(blocks.of_row, train)
-    return replace(rows, blocks=own, n_blocks=blocks.n_blocks, n_equal=blocks.n_equal)
-
-
 def labels_alone(
-    dataset: Dataset, rows: LabelRows, config: DataConfig, labels: LabelConfig
+    dataset: Dataset,
+    train: Places,
+    test: Places | None,
+    blocks: Blocks | None,
+    config: DataConfig,
+    labels: LabelConfig,
 ) -> Problem:
-    """Return the labels as they are trained on, without any party's table."""
+    """Return the labels as they are trained on, without any party's table.
+
+    `train` and `test` are places of rows; where `test` is None, the test rows are the
+    data set's own.
+    """
     check_labels(dataset, labels)
-    y_train, y_test = rows.y_train, rows.y_test
-    shift, scale = 0.0, 1.0
-    if dataset.task == "regression" and config.scale_labels:
+    labels_train = dataset.training_labels[train]
+    labels_test = dataset.y_test if test is None else dataset.y[test]
+    assert labels_test is not None, "with test rows of its own"
+    y_train, y_test, shift, scale = labels_train, labels_test, 0.0, 1.0
+    task, n_classes = dataset.task, len(dataset.label_names)
+    if task == "regression" and config.scale_labels:
         shift, scale = centre(y_train, labels)
         y_train, y_test = (scaled_labels(y, shift, scale) for y in (y_train, y_test))
-    name, task, classes = dataset.name, dataset.task, dataset.label_names
-    weight = row_weights(dataset, y_train, rows.weight, labels)
-    n_classes = 0 if task == "regression" else len(classes)
-    counts = class_counts(rows.y_train, rows.y_test, n_classes)
+    sample_weight = None if dataset.weight is None else dataset.weight[train]
+    weight = row_weights(dataset, y_train, sample_weight, labels)
+    counts = class_counts(labels_train, labels_test, n_classes)
     score, reason = leading_score(task, counts, labels)
-    return replace(
-        Problem(name, task, (), y_train, y_test, classes, 0, (), shift, scale),
-        sample_weight=rows.weight,
+    problem = Problem(
+        name=dataset.name,
+        task=task,
+        parties=(),
+        y_train=y_train,
+        y_test=y_test,
+        label_names=dataset.label_names,
+        n_real=0,
+        label_shift=shift,
+        label_scale=scale,
+        sample_weight=sample_weight,
         weight=weight,
         huber_delta=huber_delta_of(y_train, labels) if task == "regression" else None,
         threshold=threshold_of(dataset, y_train, weight, labels),
@@ -322,13 +345,19 @@ def labels_alone(
         score=score,
         score_reason=reason,
         positive=positive_class(counts),
-        blocks=rows.blocks,
-        test_blocks=rows.test_blocks,
-        n_blocks=rows.n_blocks,
-        n_equal=rows.n_equal,
-        places=rows.places,
+        places=train,
         task_reason=dataset.task_reason,
         split=split_words(dataset, config),
+    )
+    if blocks is None:
+        return problem
+    n_alone = len(labels_test) if test is None else 0  # rows that are no blocks' own
+    return replace(
+        problem,
+        blocks=some_blocks(blocks.of_row, train),
+        test_blocks=None if test is None else some_blocks(blocks.of_row, test),
+        n_blocks=blocks.n_blocks + n_alone,
+        n_equal=blocks.n_equal,
     )
 
 
@@ -362,47 +391,29 @@ def _rows(
     seed: int,
     in_order: bool,
     blocks: Blocks | None,
-) -> tuple[Frame, Frame, LabelRows, Frame | None]:
-    """Return train and test tables with their labels, and the rows parties have alone.
+) -> tuple[Frame, Frame, Frame | None, Places, Places | None]:
+    """Return tables to train and test on and of the rows that parties have alone.
 
-    Those are None where all training rows are common.
+    With them come the places of the training and test rows, as for `labels_alone`. All
+    training rows are common where no table of rows alone comes.
     """
-    if dataset.X_test is not None and dataset.y_test is not None:
-        own = LabelRows(dataset.told, dataset.y_test, dataset.weight)
-        own = replace(own, places=np.arange(len(dataset.y)))
-        if blocks is not None:
-            own = _with_blocks(own, np.arange(len(dataset.y)), blocks)
-            n_blocks = blocks.n_blocks + len(dataset.y_test)  # where all are alone
-            own = replace(own, n_blocks=n_blocks)
-        X_train, X_test = dataset.X, dataset.X_test
-    else:
+    train, test = np.arange(len(dataset.y)), None
+    X_train, X_test, alone = dataset.X, dataset.X_test, None
+    if X_test is None:
         of_row = None if blocks is None else blocks.of_row
         train, test = split.split_rows(dataset, config, seed, in_order, of_row)
         X_train, X_test = dataset.X.take(train), dataset.X.take(test)
-        own = label_rows(dataset, train, test, blocks)
-    alone = None
     if config.overlap < 1:
         common, others = split.common_rows(X_train.n_rows, config.overlap, seed)
         alone = X_train.take(others) if len(others) else None
-        X_train, own = X_train.take(common), _some_rows(own, common)
-    if len(np.unique(own.y_train)) < 2:
+        X_train, train = X_train.take(common), train[common]
+    if len(np.unique(dataset.training_labels[train])) < 2:
         mixes = "the setting split=random mixes the rows"
         raise DataError(
             f"The training rows of '{dataset.name}' must have two different labels or "
             f"more. Got one; {mixes if alone is None else 'a larger overlap has more'}."
         )
-    return X_train, X_test, own, alone
-
-
-def _some_rows(own: LabelRows, rows: Places) -> LabelRows:
-    """Return the labels of some of the training rows."""
-    return replace(
-        own,
-        y_train=own.y_train[rows],
-        weight=None if own.weight is None else own.weight[rows],
-        blocks=some_blocks(own.blocks, rows),
-        places=None if own.places is None else own.places[rows],
-    )
+    return X_train, X_test, alone, train, test
 
 
 def _bounds(train: Frame, test: Frame, used: Collection[str]) -> tuple[float, float]:
@@ -458,8 +469,6 @@ def _notes(
             f"among {plural(len(held), 'party', 'parties')} and {were} dropped."
         )
     if isinstance(parties, Mapping):
-        names = [column for columns in held.values() for column in columns]
-        notes += left_out_sentences(frame.select(names))
-    else:
-        notes += left_out_sentences(frame)
+        frame = frame.select([name for columns in held.values() for name in columns])
+    notes += left_out_sentences(frame)
     return (*notes, *counts.sentences())

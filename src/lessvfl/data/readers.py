@@ -71,14 +71,14 @@ def same_columns(paths: Sequence[Path], schemas: Sequence[Any]) -> None:
     """Refuse files of one table whose columns differ in name or kind."""
     first = {field.name: _kind(field.type) for field in schemas[0]}
     for path, schema in zip(paths, schemas, strict=True):
-        own = {field.name: _kind(field.type) for field in schema}
+        kinds = {field.name: _kind(field.type) for field in schema}
         pair = f"'{path.name}' and '{paths[0].name}' in '{path.parent}'"
-        if odd := sorted(set(own) ^ set(first)):
+        if odd := sorted(set(kinds) ^ set(first)):
             raise DataError(
                 f"All files of a table must have the same columns. Got {pair}, of "
                 f"which one alone has '{odd[0]}'."
             )
-        for name, kind in own.items():
+        for name, kind in kinds.items():
             if kind != first[name]:
                 raise DataError(
                     f"Column '{name}' must be of one kind in all files of a table. Got "
@@ -132,11 +132,6 @@ class RawTable:
         """Return the names of the columns, without the index that pandas writes."""
         index = re.compile(r"__index_level_\d+__")
         return [name for name in self.table.column_names if not index.fullmatch(name)]
-
-    def select(self, names: Collection[str]) -> RawTable:
-        """Return those columns of it that have one of these names."""
-        chosen = [name for name in self.table.column_names if name in names]
-        return replace(self, table=self.table.select(chosen))
 
     def cells(self, name: str) -> NDArray[Any]:
         """Return the cells of a column, numbers as such."""
@@ -263,8 +258,9 @@ class ArrowFile:
         from pyarrow import ipc, parquet
 
         self._path, self._owner = path, owner or path
+        self._is_parquet = path.suffix.lower() == ".parquet"
         try:
-            if path.suffix.lower() == ".parquet":
+            if self._is_parquet:
                 self._file: Any = parquet.ParquetFile(path, memory_map=True)
                 self.schema = self._file.schema_arrow
                 self.n_rows = self._file.metadata.num_rows
@@ -280,15 +276,14 @@ class ArrowFile:
         return self
 
     def __exit__(self, *error: object) -> None:
-        close = getattr(self._file, "close", None)
-        if close is not None:
-            close()
+        if self._is_parquet:
+            self._file.close()
 
     def read(self, names: list[str] | None) -> Any:
         """Return a table of some columns, or of all, in memory."""
         from pyarrow import feather
 
-        if hasattr(self._file, "iter_batches"):
+        if self._is_parquet:
             return self._file.read(columns=names)
         return feather.read_table(self._path, columns=names)
 
@@ -297,13 +292,13 @@ class ArrowFile:
         import pyarrow
 
         try:
-            for batch in self._read(list(names), n_rows):
+            for batch in self._record_batches(list(names), n_rows):
                 yield pyarrow.Table.from_batches([batch]).select(list(names))
         except (pyarrow.ArrowException, OSError) as error:
             raise unreadable(self._owner, error) from None
 
-    def _read(self, names: list[str], n_rows: int) -> Iterator[Any]:
-        if hasattr(self._file, "iter_batches"):
+    def _record_batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
+        if self._is_parquet:
             yield from self._file.iter_batches(n_rows, columns=names, use_threads=False)
             return
         for number in range(self._file.num_record_batches):
@@ -315,6 +310,7 @@ class ArrowFile:
 def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
     """Read a file of texts, all as written: whatever its delimiter and encoding."""
     import pyarrow
+    from pyarrow import compute
     from pyarrow import csv as arrow
 
     with path.open("rb") as file:
@@ -335,29 +331,30 @@ def _read_csv(path: Path, texts: Collection[str]) -> RawTable:
         table = arrow.read_csv(
             path, how, parse, arrow.ConvertOptions(column_types=kinds)
         )
-        while len(names) > 1 and names[-1] == "" and _is_empty(table.column(-1)):
+        while len(names) > 1 and names[-1] == "":
+            lengths = compute.binary_length(table.column(-1))
+            if compute.any(compute.greater(lengths, 0)).as_py():
+                break
             table, names = table.remove_column(len(names) - 1), names[:-1]
         return table
 
     try:
         table = read(encoding)
-    except UnicodeDecodeError:  # of a name
-        encoding = "cp1252"
-        table = read(encoding)
-    except pyarrow.ArrowInvalid as error:
-        if "UTF8" not in str(error):
+    except (UnicodeDecodeError, pyarrow.ArrowInvalid) as error:  # of names, of cells
+        if isinstance(error, pyarrow.ArrowInvalid) and "UTF8" not in str(error):
             raise
         encoding = "cp1252"
         table = read(encoding)
     decimal = "," if delimiter != "," and _has_decimal_commas(table) else ""
-    said = []
+    changes = []
     if delimiter != ",":
-        said.append((f"columns separated by {DELIMITERS[delimiter]}", "read as such"))
+        what = f"columns separated by {DELIMITERS[delimiter]}"
+        changes.append((what, "read as such"))
     if decimal:
-        said.append(("numbers with ',' for decimals", "read as numbers"))
+        changes.append(("numbers with ',' for decimals", "read as numbers"))
     if encoding != "utf8":
-        said.append((f"texts encoded in {encoding}, not UTF-8", "read as such"))
-    findings = (Finding(None, what, done, "changed") for what, done in said)
+        changes.append((f"texts encoded in {encoding}, not UTF-8", "read as such"))
+    findings = (Finding(None, what, done, "changed") for what, done in changes)
     return RawTable(table, decimal, tuple(findings), True, texts)
 
 
@@ -378,13 +375,6 @@ def _delimiter(head: str) -> tuple[str, bool]:
         counts[delimiter] = sizes[0] if alike else 0
     most = max(counts, key=lambda delimiter: counts[delimiter])
     return most, ends[most]
-
-
-def _is_empty(column: Any) -> bool:
-    """Tell whether no cell of a column of texts has any."""
-    from pyarrow import compute
-
-    return not compute.any(compute.greater(compute.binary_length(column), 0)).as_py()
 
 
 def _has_decimal_commas(table: Any) -> bool:
@@ -422,12 +412,12 @@ def _read_excel(path: Path) -> RawTable:
         raise ValueError(str(error).partition("\n")[0]) from None
     finally:
         theirs.disabled = was_off
-    others = len(book.sheet_names) - 1
-    if not others:
+    n_sheets = len(book.sheet_names)
+    if n_sheets == 1:
         return RawTable(table)
-    what = f"{others + 1} sheets"
     done = f"the first one, '{sheet.name}', is read"
-    return RawTable(table, "", (Finding(None, what, done, "changed"),))
+    finding = Finding(None, f"{n_sheets} sheets", done, "changed")
+    return RawTable(table, findings=(finding,))
 
 
 def read_array(path: Path) -> NDArray[Any]:

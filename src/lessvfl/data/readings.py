@@ -10,7 +10,7 @@ This takes pyarrow, so others import it where they have texts to read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -19,7 +19,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from lessvfl.data.arrow_cells import arrow_of, may_be_codes, numbers_of, texts_of
+from lessvfl.data.arrow_cells import arrow_of, numbers_of, texts_of
 from lessvfl.data.column import DIGITS, Reading
 from lessvfl.data.days import days_of_parts
 from lessvfl.data.frame import Floats
@@ -85,12 +85,17 @@ def find_reading(texts: Collection[str], decimal: str) -> Reading | None:
     """
     whole = _clean(texts)
     whole = whole.filter(_is_present(whole))
-    if len(whole) == 0 or _are_ranges(texts):
+    n_limits = sum(text.lstrip()[:1] in LIMITS for text in texts)
+    if len(whole) == 0 or 2 * n_limits > len(texts):  # ranges by name, as <5 and >5
         return None
-    if len(whole) <= FIRST_LOOK and _are_truths(whole):
-        return Reading("truth")
+    if len(whole) <= FIRST_LOOK:
+        words = {text.casefold() for text in whole.to_pylist()}
+        if any(words == set(pair) for pair in PAIRS):
+            return Reading("truth")
     first = whole[:FIRST_LOOK]
-    for reading in _candidates(decimal):
+    # The decimal mark of the file itself comes first.
+    numbers = sorted(MARKS, key=lambda reading: reading.decimal != (decimal or "."))
+    for reading in (*numbers, *(Reading("date", order=order) for order in DATES)):
         if _values(first, reading) is not None and _values(whole, reading) is not None:
             break
     else:
@@ -105,7 +110,8 @@ def find_reading(texts: Collection[str], decimal: str) -> Reading | None:
     other = f"{'month' if first == 'day' else 'day'} {rest}"
     if _values(whole, Reading("date", order=other)) is None:
         return reading
-    if _has_dots(whole, reading.order):
+    marks = compute.extract_regex(whole, DATES[reading.order]).field("mark")
+    if compute.unique(marks).to_pylist() == ["."]:  # which nobody writes after a month
         return reading
     return Reading("date", order="")
 
@@ -118,7 +124,9 @@ def find_reading_of_most(tally: Mapping[str, int], decimal: str) -> Reading | No
     reading = find_reading(tally, decimal)
     if reading is not None:
         return reading
-    words = [text for text in tally if not _has_digit(text) and not is_mark(text)]
+    words = [
+        text for text in tally if not any(map(str.isdigit, text)) and not is_mark(text)
+    ]
     n_cells = sum(tally[word] for word in words)
     if not 0 < len(words) <= FEW_WORDS or n_cells > FEW_CELLS * sum(tally.values()):
         return None
@@ -126,10 +134,6 @@ def find_reading_of_most(tally: Mapping[str, int], decimal: str) -> Reading | No
     if reading is None or reading.kind == "truth":
         return None
     return replace(reading, missing=tuple(sorted(word.strip() for word in words)))
-
-
-def _has_digit(text: str) -> bool:
-    return any(map(str.isdigit, text))
 
 
 def read_texts(cells: NDArray[np.object_], reading: Reading) -> Floats | None:
@@ -184,8 +188,6 @@ def _are_codes(numbers: pyarrow.Array | pyarrow.ChunkedArray) -> bool:
 
     Sixteen digits and more are a number where the double nearest to it is the same.
     """
-    if not may_be_codes(numbers, LONG):  # as most columns
-        return False
     odd = numbers.filter(compute.match_substring_regex(numbers, CODE))
     if len(odd) == 0:
         return False
@@ -208,31 +210,10 @@ def _is_present(
     texts: pyarrow.StringArray, words: Collection[str] = ()
 ) -> pyarrow.BooleanArray:
     """Tell of clean texts which are neither marks of missing cells nor these words."""
-    marks = arrow_of(sorted(MISSING.union(map(_lower, words))))
+    # As Arrow writes words in small letters; for others than ASCII it takes long.
+    lower = ("".join(c.lower() if c.isascii() else c for c in word) for word in words)
+    marks = arrow_of(sorted(MISSING.union(lower)))
     return compute.invert(compute.is_in(compute.ascii_lower(texts), value_set=marks))
-
-
-def _lower(word: str) -> str:
-    """Return a word as Arrow writes it in small letters; for others it takes long."""
-    return "".join(letter.lower() if letter.isascii() else letter for letter in word)
-
-
-def _are_truths(texts: pyarrow.StringArray) -> bool:
-    """Tell whether these are the two words of a pair."""
-    words = {text.casefold() for text in texts.to_pylist()}
-    return any(words == set(pair) for pair in PAIRS)
-
-
-def _are_ranges(texts: Collection[str]) -> bool:
-    """Tell names of ranges, as <5 and >5, from numbers of which a few are limits."""
-    return 2 * sum(text.lstrip()[:1] in LIMITS for text in texts) > len(texts)
-
-
-def _candidates(decimal: str) -> Iterator[Reading]:
-    """Yield the readings to try; the file's own decimal mark comes first."""
-    yield from sorted(MARKS, key=lambda reading: reading.decimal != (decimal or "."))
-    for order in DATES:
-        yield Reading("date", order=order)
 
 
 def _clean(texts: Collection[str] | pyarrow.StringArray) -> pyarrow.StringArray:
@@ -320,9 +301,3 @@ def _days(texts: pyarrow.StringArray, pattern: str) -> Floats | None:
     is_short = numbers_of(compute.utf8_length(whole["year"])) == 2
     year = np.where(is_short, year + np.where(year < TURN, 2000, 1900), year)
     return days_of_parts(year, month, day)
-
-
-def _has_dots(texts: pyarrow.StringArray, order: str) -> bool:
-    """Tell whether dates have dots, which nobody writes after a month."""
-    marks = compute.extract_regex(texts, DATES[order]).field("mark")
-    return bool(compute.unique(marks).to_pylist() == ["."])

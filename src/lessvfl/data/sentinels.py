@@ -71,7 +71,7 @@ def warn_of_absent(frame: Frame, given: Mapping[str, Any] | None) -> None:
 
     Those of a glob need not be in all columns that it finds.
     """
-    named = {name: own for name, own in (given or {}).items() if name in frame.names}
+    named = {name: v for name, v in (given or {}).items() if name in frame.names}
     for name, marks in marks_of(frame, named).items():
         index = frame.names.index(name)
         present = set(frame.cells(index).tolist())
@@ -101,13 +101,13 @@ def blank(frame: Frame, marks: MarksByColumn) -> Frame:
     """Return a table whose cells are empty where a value stands for a missing one."""
     numeric, text = frame.numeric, dict(frame.text)
     for index, name in enumerate(frame.names):
-        own = {*marks.get(name, ())}
-        if not own:
+        wanted = {*marks.get(name, ())}
+        if not wanted:
             continue
-        if any(isinstance(mark, str) for mark in own):
-            cells = [None if cell in own else cell for cell in frame.texts(index)]
+        if any(isinstance(mark, str) for mark in wanted):
+            cells = [None if cell in wanted else cell for cell in frame.texts(index)]
             text[index] = np.array(cells, dtype=object)
-        elif (places := np.isin(numeric[:, index], [*own])).any():
+        elif (places := np.isin(numeric[:, index], [*wanted])).any():
             numeric = numeric.copy() if numeric is frame.numeric else numeric
             numeric[places, index] = np.nan
     return replace(frame, numeric=numeric, text=text)

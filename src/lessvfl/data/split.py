@@ -57,7 +57,14 @@ def split_rows(
         is_test = _is_in_fold(dataset, config, seed, blocks, secret)
         train, test = _both_sides(dataset, is_test, "change folds")
     else:
-        n, n_test = len(dataset.y), _n_test(dataset, config)
+        n = len(dataset.y)
+        n_train = int(n * (1.0 - config.test_share) + 1e-9)
+        if n_train < 1:
+            raise DataError(
+                f"The data set '{dataset.name}' must leave a row to train on. "
+                f"Got {n} rows and test_share = {config.test_share:g}."
+            )
+        n_test = n - n_train
         if not n_test:
             return np.arange(n), np.arange(0)
         if config.split == "first":
@@ -65,13 +72,13 @@ def split_rows(
             if blocks is not None:
                 is_test = ~np.isin(blocks, blocks[~is_test])
             return _both_sides(dataset, is_test)
-        classes = dataset.told if by_class else None
+        classes = dataset.training_labels if by_class else None
         if by_class:
             _refuse_rare_classes(dataset, n_test)
         is_few = blocks is None and n < MANY_ROWS
         if config.split == "stratified" and is_few and secret is None:
             state = np.random.RandomState(stream_seed(seed, "split") % 2**32)
-            train, test = _shuffle_split(n, n - n_test, classes, state)
+            train, test = _shuffle_split(n, n_train, classes, state)
             return (np.sort(train), np.sort(test)) if in_order else (train, test)
         rng = _generator(seed, "split", secret)
         if blocks is None:
@@ -88,20 +95,8 @@ def _generator(
     seed: int, purpose: str, secret: SecretSeed | None
 ) -> np.random.Generator:
     """Return what rows are drawn by: the seed, which all know, or also a secret."""
-    own = stream_seed(seed, purpose) if secret is None else secret(purpose, seed)
-    return np.random.default_rng(own)
-
-
-def _n_test(dataset: Dataset, config: DataConfig) -> int:
-    """Return how many rows are for testing."""
-    n = len(dataset.y)
-    n_train = int(n * (1.0 - config.test_share) + 1e-9)
-    if n_train < 1:
-        raise DataError(
-            f"The data set '{dataset.name}' must leave a row to train on. "
-            f"Got {n} rows and test_share = {config.test_share:g}."
-        )
-    return n - n_train
+    drawn_by = stream_seed(seed, purpose) if secret is None else secret(purpose, seed)
+    return np.random.default_rng(drawn_by)
 
 
 def fold_seeds(seeds: Sequence[int], folds: int) -> list[int]:
@@ -110,13 +105,13 @@ def fold_seeds(seeds: Sequence[int], folds: int) -> list[int]:
     >>> fold_seeds([0, 7], 3)
     [0, 1, 2, 21, 22, 23]
     """
-    found = [seed * folds + fold for seed in seeds for fold in range(folds)]
-    if folds > 1 and found and max(found) >= 2**63:
+    numbers = [seed * folds + fold for seed in seeds for fold in range(folds)]
+    if folds > 1 and numbers and max(numbers) >= 2**63:
         raise ConfigError(
             f"With {folds} folds every seed must be below {2**63 // folds}. Got "
             f"{max(seeds)}."
         )
-    return found
+    return numbers
 
 
 def ensemble_rows(seeds: Sequence[int], given: Mapping[str, Any]) -> dict[str, int]:
@@ -148,7 +143,7 @@ def _is_in_fold(
     """
     first, fold = divmod(seed, config.folds)
     n = len(dataset.y)
-    classes = dataset.told if is_drawn_by_class(dataset, config) else None
+    classes = dataset.training_labels if is_drawn_by_class(dataset, config) else None
     if config.folds > n:
         raise DataError(
             f"The folds of '{dataset.name}' must be as many as its rows or fewer. Got "
@@ -156,10 +151,11 @@ def _is_in_fold(
         )
     if classes is not None:
         _refuse_rare_classes(dataset, n // config.folds)
-    own = np.arange(n) if blocks is None else blocks
+    block_of = np.arange(n) if blocks is None else blocks
     rng = _generator(first, "folds", secret)
-    in_fold = _folds_of(own, _classes_of(own, classes), config.folds, rng) == fold
-    return np.asarray(in_fold[own])
+    kinds = _classes_of(block_of, classes)
+    in_fold = _folds_of(block_of, kinds, config.folds, rng) == fold
+    return np.asarray(in_fold[block_of])
 
 
 def _folds_of(
@@ -180,12 +176,9 @@ def _folds_of(
     folds = np.zeros(len(sizes), dtype=np.int64)
     of_class = [[0] * n_folds for _ in range(int(kinds.max()) + 1)]
     of_all = [0] * n_folds
-    taken = zip(
-        order.tolist(), sizes[order].tolist(), kinds[order].tolist(), strict=True
-    )
-    for block, size, kind in taken:
-        counts = list(zip(of_class[kind], of_all, range(n_folds), strict=True))
-        fold = min(counts)[2]
+    for block in order.tolist():
+        size, kind = int(sizes[block]), int(kinds[block])
+        fold = min(range(n_folds), key=lambda f: (of_class[kind][f], of_all[f]))
         folds[block] = fold
         of_class[kind][fold] += size
         of_all[fold] += size
@@ -216,8 +209,8 @@ def _shuffle_split(
     members = np.split(np.argsort(classes, kind="stable"), np.cumsum(counts)[:-1])
     n_each = draw_counts(counts, n_train, state)
     draw_counts(counts - n_each, n - n_train, state)  # all that are left; it may draw
-    shuffled = [own[state.permutation(len(own))] for own in members]
-    halves = [np.split(own, [n]) for own, n in zip(shuffled, n_each, strict=True)]
+    shuffled = [rows[state.permutation(len(rows))] for rows in members]
+    halves = [np.split(rows, [n]) for rows, n in zip(shuffled, n_each, strict=True)]
     train, test = (np.concatenate(half) for half in zip(*halves, strict=True))
     return state.permutation(train), state.permutation(test)
 
@@ -228,14 +221,14 @@ def draw_counts(counts: Places, n: int, state: np.random.RandomState) -> Places:
     Of classes with equal remainders some are drawn.
     """
     shares = counts / counts.sum() * n
-    found: Places = np.floor(shares).astype(np.int64)
-    remainders = shares - found
+    n_each: Places = np.floor(shares).astype(np.int64)
+    remainders = shares - n_each
     for remainder in np.unique(remainders)[::-1]:
-        if not (n_left := int(n - found.sum())):
+        if not (n_left := int(n - n_each.sum())):
             break
         equal = np.flatnonzero(remainders == remainder)
-        found[state.choice(equal, min(len(equal), n_left), replace=False)] += 1
-    return found
+        n_each[state.choice(equal, min(len(equal), n_left), replace=False)] += 1
+    return n_each
 
 
 def _both_sides(
@@ -279,12 +272,12 @@ def _draw_test_blocks(
     is_test = np.zeros(len(sizes), dtype=np.bool_)
     share, owed = n_test / len(blocks), 0.0
     for number in rng.permutation(np.unique(kind)):
-        own = rng.permutation(np.flatnonzero(kind == number))
-        wanted = share * sizes[own].sum() + owed
-        own = own[np.argsort(sizes[own] > wanted, kind="stable")]  # too large: last
-        totals = np.concatenate([[0], np.cumsum(sizes[own])])
+        some = rng.permutation(np.flatnonzero(kind == number))
+        wanted = share * sizes[some].sum() + owed
+        some = some[np.argsort(sizes[some] > wanted, kind="stable")]  # too large: last
+        totals = np.concatenate([[0], np.cumsum(sizes[some])])
         taken = int(np.abs(totals[:-1] - wanted).argmin())  # one stays to train on
-        is_test[own[:taken]] = True
+        is_test[some[:taken]] = True
         owed = wanted - totals[taken]
     if not is_test.any():
         is_test[sizes.argmin()] = True
@@ -310,9 +303,11 @@ def _draw_test_rows(
     is_test = np.zeros(n_rows, dtype=np.bool_)
     for start in range(0, n_rows, BLOCK):
         size = min(BLOCK, n_rows - start)
-        own = np.zeros(size, np.int64) if classes is None else classes[start:][:size]
-        for number in np.unique(own):
-            members = start + np.flatnonzero(own == number)
+        kind_of = (
+            np.zeros(size, np.int64) if classes is None else classes[start:][:size]
+        )
+        for number in np.unique(kind_of):
+            members = start + np.flatnonzero(kind_of == number)
             good, rest = wanted[number], n_of[number] - wanted[number]
             if n_of[number] < MOST_DRAWN:
                 k = rng.hypergeometric(good, rest, len(members))
@@ -327,7 +322,7 @@ def _draw_test_rows(
 
 def _refuse_rare_classes(dataset: Dataset, n_test: int) -> None:
     """Refuse what cannot be stratified: too rare a class, too small a part."""
-    counts = np.bincount(dataset.told, minlength=len(dataset.label_names))
+    counts = np.bincount(dataset.training_labels, minlength=len(dataset.label_names))
     if counts.min() < 2:
         rare = dataset.label_names[int(counts.argmin())]
         raise DataError(
@@ -346,10 +341,10 @@ def _refuse_missing_classes(
     dataset: Dataset, train: Places, test: Places, folds: int
 ) -> None:
     """Refuse rows that were drawn without labels, where a part lacks a class."""
-    n_classes = len(dataset.label_names)
-    in_all = np.bincount(dataset.told, minlength=n_classes)
+    y, n_classes = dataset.training_labels, len(dataset.label_names)
+    in_all = np.bincount(y, minlength=n_classes)
     for rows, what in ((train, "train"), (test, "test")):
-        counts = np.bincount(dataset.told[rows], minlength=n_classes)
+        counts = np.bincount(y[rows], minlength=n_classes)
         if counts.all():
             continue
         number = int(counts.argmin())

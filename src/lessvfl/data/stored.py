@@ -23,12 +23,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from lessvfl.data.columns import apply_columns
-from lessvfl.data.encode import CellCounts, Encoding
 from lessvfl.data.files import load_columns, load_ids
 from lessvfl.data.frame import (
     Frame,
     Places,
-    Table,
     are_all,
     are_in_order,
     join_columns,
@@ -119,18 +117,14 @@ class StoredTable:
         if not names:
             raise DataError(f"The data file '{path}' must have columns. Got none.")
         whole = cls(path, source, Frame.of_numbers(names, np.empty((0, len(names)))))
-        return replace(whole, look=whole._spaced())
-
-    def _spaced(self) -> Frame:
-        """Return some rows, spaced evenly: fewer of many columns."""
-        n_rows = max(LEAST_ROWS, min(CHUNK, AT_ONCE // len(self.names)))
-        stride = -(-self.n_rows // n_rows)
-        rows = np.arange(0, self.n_rows, stride, dtype=np.int64)
+        n_rows = max(LEAST_ROWS, min(CHUNK, AT_ONCE // len(names)))  # spaced evenly
+        stride = -(-source.n_rows // n_rows)
+        rows = np.arange(0, source.n_rows, stride, dtype=np.int64)
         parts = []
-        for names in self.together(self.names):
-            few = replace(self, rows=rows).batches(names, CHUNK)
+        for some in whole.together(names):
+            few = replace(whole, rows=rows).batches(some, CHUNK)
             parts.append(stack_rows([frame for _, frame in few]))
-        return join_columns(parts)
+        return replace(whole, look=join_columns(parts))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -169,18 +163,21 @@ class StoredTable:
         """Return its own rows among some of the file, which begin at `start`."""
         end = start + frame.n_rows
         order, rows = self._in_file_order
-        first, last, own = start, end, frame
+        first, last = start, end
         if rows is not None:
             first, last = np.searchsorted(rows, [start, end])
-            own = frame.take(rows[first:last] - start)
+            frame = frame.take(rows[first:last] - start)
         if self.look.n_rows:  # texts are read as those of the look were; before it, raw
             where = f"rows {start + 1:,} to {end:,} of '{self.path.name}'"
-            kinds = zip(own.columns, self.look.select(own.names).columns, strict=True)
-            pairs = enumerate(kinds)  # whole numbers, too long for a double elsewhere
-            short = (i for i, (c, k) in pairs if k.is_text and c.kind == "numeric")
-            own = apply_columns(own.as_texts(short), self.look.columns, where)
+            known = {column.name: column for column in self.look.columns}
+            short = [  # whole numbers, too long for a double elsewhere
+                index
+                for index, column in enumerate(frame.columns)
+                if column.kind == "numeric" and known[column.name].is_text
+            ]
+            frame = apply_columns(frame.as_texts(short), self.look.columns, where)
         places = np.arange(first, last, dtype=np.int64)
-        return places if order is None else order[places], own
+        return places if order is None else order[places], frame
 
     @functools.cached_property
     def _in_file_order(self) -> tuple[Places | None, Places | None]:
@@ -193,6 +190,9 @@ class StoredTable:
     def digest(self) -> str:
         """Return a digest of the files that hold it."""
         return _digest(self.path)
+
+
+Table = Frame | StoredTable  # in memory, or read from disk by batches of rows
 
 
 def read_together(
@@ -224,9 +224,9 @@ def read_together(
             f"The data file '{tables[0].path}' must keep its {source.n_rows} rows "
             f"during a run. Got {'more' if end > source.n_rows else 'fewer'}."
         )
-    for number, own in enumerate(waiting):
+    for number, pieces in enumerate(waiting):
         if n_waiting[number]:
-            yield number, *_joined(own)
+            yield number, *_joined(pieces)
     release_unused()
 
 
@@ -285,23 +285,6 @@ class Scratch:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def encode(
-        self, tables: Sequence[StoredTable], encoding: Encoding, dtype: DTypeLike
-    ) -> tuple[list[NDArray[Any]], CellCounts]:
-        """Return encoded rows of tables of one file, (N, columns), mapped from disk.
-
-        And what was met on the way.
-        """
-        width, counts = len(encoding.groups), CellCounts()
-        encoded = [self._new((table.n_rows, width), dtype) for table in tables]
-        n_rows, n_written = max(1, AT_ONCE // max(1, 4 * width)), 0
-        for number, places, frame in read_together(tables, encoding.names, n_rows):
-            encoded[number][places], more = encoding.apply(frame)
-            counts += more
-            n_written += len(places)
-        assert n_written == sum(map(len, encoded)), "every row asked for is in the file"
-        return encoded, counts
-
     @overload
     def keep(self, values: None) -> None: ...
 
@@ -312,14 +295,14 @@ class Scratch:
         """Return values mapped from disk; few ones, or no numbers, as they are."""
         if values is None or values.nbytes < BLOCK_BYTES or values.dtype == object:
             return values
-        kept = self._new(values.shape, values.dtype)
+        kept = self.zeros(values.shape, values.dtype)
         kept[:] = values
         return kept
 
     def collect(self, parts: Iterable[NDArray[Any]], n_values: int) -> Places:
         """Return places that come in parts; many are mapped from disk."""
         is_small = n_values * np.dtype(np.int64).itemsize < BLOCK_BYTES
-        places = (np.zeros if is_small else self._new)((n_values,), np.int64)
+        places = (np.zeros if is_small else self.zeros)((n_values,), np.int64)
         start = 0
         for part in parts:
             places[start : start + len(part)] = part
@@ -329,13 +312,13 @@ class Scratch:
     def cut(self, rows: NDArray[Any], used: NDArray[np.bool_]) -> NDArray[Any]:
         """Return some columns of rows (N, columns), mapped from disk."""
         n_rows, columns = len(rows), np.flatnonzero(used)
-        kept = self._new((n_rows, len(columns)), rows.dtype)
+        kept = self.zeros((n_rows, len(columns)), rows.dtype)
         step = max(1, BLOCK_BYTES // max(1, rows[:1].nbytes))
         for start in range(0, n_rows, step):
             kept[start : start + step] = rows[start : start + step, columns]
         return kept
 
-    def _new(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return zeros in a new file; there is room for all of them."""
         n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         if n_bytes == 0:

@@ -16,7 +16,7 @@ from lessvfl.data.column import Column, ColumnKind
 from lessvfl.data.columns import apply_columns, infer_columns
 from lessvfl.data.frame import Dataset, Floats, Frame, check_texts, is_missing
 from lessvfl.data.labels import code_labels, label_cells
-from lessvfl.data.row_cells import check_weights
+from lessvfl.data.roles import check_weights
 from lessvfl.errors import DataError
 
 
@@ -132,42 +132,37 @@ def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
     X = in_memory(X)
     read: Callable[[str, Any], ColumnAndCells]
     if hasattr(X, "column_names"):  # arrow
-        own, columns, read = X.column_names, X.columns, arrow_column
+        names_of_X, columns, read = X.column_names, X.columns, arrow_column
     elif hasattr(X, "get_columns"):  # polars
         columns, read = X.get_columns(), _polars_column
-        own = [column.name for column in columns]
+        names_of_X = [column.name for column in columns]
     elif hasattr(X, "dtypes") and hasattr(X, "columns"):  # pandas
-        own, read = [str(column) for column in X.columns], _pandas_column
-        columns = (X.iloc[:, i] for i in range(len(own)))
+        names_of_X, read = [str(column) for column in X.columns], _pandas_column
+        columns = (X.iloc[:, i] for i in range(len(names_of_X)))
     else:
-        X = _matrix(X)
-        own, columns, read = [f"x{i}" for i in range(X.shape[1])], X.T, array_column
-    names = checked_names(own, feature_names)
+        try:
+            X = np.asarray(X)
+        except ValueError:
+            raise DataError("A table must have rows of equal length.") from None
+        if X.ndim != 2:
+            raise DataError(
+                f"A table must have two dimensions, rows and columns. "
+                f"Got shape {X.shape}."
+            )
+        if X.dtype.kind not in "iufbOUSM":
+            raise DataError(
+                f"A table must hold numbers, truth values, dates or texts. "
+                f"Got {X.dtype}."
+            )
+        names_of_X, columns = [f"x{i}" for i in range(X.shape[1])], X.T
+        read = array_column
+    names = checked_names(names_of_X, feature_names)
     is_plain = read is array_column and X.dtype.kind in "iufb"
     if is_plain and not (X.dtype.kind in "iu" and _may_be_long(X)):
         kind: ColumnKind = "boolean" if X.dtype.kind == "b" else "numeric"
         numbers = np.ascontiguousarray(X, dtype=np.float64)
         return Frame.of_numbers(names, numbers, kind)
     return frame_of_columns(map(read, names, columns), (X.shape[0], len(names)))
-
-
-def _matrix(X: Any) -> NDArray[Any]:
-    """Return a table as an array, or refuse what is none."""
-    try:
-        matrix = np.asarray(X)
-    except ValueError:
-        raise DataError("A table must have rows of equal length.") from None
-    if matrix.ndim != 2:
-        raise DataError(
-            f"A table must have two dimensions, rows and columns. "
-            f"Got shape {matrix.shape}."
-        )
-    if matrix.dtype.kind not in "iufbOUSM":
-        raise DataError(
-            f"A table must hold numbers, truth values, dates or texts. "
-            f"Got {matrix.dtype}."
-        )
-    return matrix
 
 
 def in_memory(X: Any) -> Any:
@@ -191,13 +186,13 @@ def columns_at(X: Any, places: Sequence[int]) -> Any:
 def array_of(X: Any) -> NDArray[Any]:
     """Return the cells of a frame: numbers as such, or objects where some are none."""
     if hasattr(X, "iloc"):
-        own = [_pandas_array(X.iloc[:, i]) for i in range(X.shape[1])]
+        columns = [_pandas_array(X.iloc[:, i]) for i in range(X.shape[1])]
     else:
-        is_polars = hasattr(X, "get_columns")
-        own = [_plain_array(column) for column in (X.get_columns() if is_polars else X)]
-    if any(cells.dtype.kind not in "iufb" for cells in own):
-        own = [cells.astype(object) for cells in own]
-    return np.column_stack(own) if own else np.empty((X.shape[0], 0))
+        whole = X.get_columns() if hasattr(X, "get_columns") else X
+        columns = [_plain_array(column) for column in whole]
+    if any(cells.dtype.kind not in "iufb" for cells in columns):
+        columns = [cells.astype(object) for cells in columns]
+    return np.column_stack(columns) if columns else np.empty((X.shape[0], 0))
 
 
 def _pandas_array(series: Any) -> NDArray[Any]:
@@ -223,7 +218,6 @@ EXACT = 2**53  # up to which a double holds every whole number
 LARGEST = int(np.finfo(np.float64).max)
 WHOLE = (int, np.integer, decimal.Decimal)
 SCALARS = (str, float, np.floating, np.bool_, datetime.date, *WHOLE)
-TOGETHER = 8  # columns: as many numbers as a processor fetches at once
 ColumnAndCells = tuple[Column, NDArray[Any]]  # floats, or texts with None for missing
 
 
@@ -231,29 +225,28 @@ def frame_of_columns(
     columns: Iterable[ColumnAndCells], shape: tuple[int, int]
 ) -> Frame:
     """Make a table of so many rows and columns."""
-    matrix = np.empty(shape)
+    matrix = np.full(shape, np.nan)
     text: dict[int, NDArray[np.object_]] = {}
     described: list[Column] = []
-    numbers: list[Floats] = []  # of neighbours: written together, they take less time
     for index, (column, cells) in enumerate(columns):
+        described.append(column)
         if column.is_text:
             check_texts(cells, f"The texts of column {column.name!r}")
             text[index] = cells
-        described.append(column)
-        numbers.append(np.full(shape[0], np.nan) if column.is_text else cells)
-        if len(numbers) == TOGETHER or index + 1 == shape[1]:
-            matrix[:, index + 1 - len(numbers) : index + 1] = np.stack(numbers, axis=1)
-            numbers = []
+        else:
+            matrix[:, index] = cells
     return Frame(tuple(described), matrix, text)
 
 
-def checked_names(own: Sequence[str], given: Sequence[str] | None) -> tuple[str, ...]:
+def checked_names(
+    original: Sequence[str], given: Sequence[str] | None
+) -> tuple[str, ...]:
     """Return the names of columns, or refuse a wrong number or one that comes twice."""
-    names = tuple(str(name) for name in (own if given is None else given))
-    if len(names) != len(own):
+    names = tuple(str(name) for name in (original if given is None else given))
+    if len(names) != len(original):
         raise DataError(
             f"The 'feature_names' must name every column. "
-            f"Got {len(names)} names for {len(own)} columns."
+            f"Got {len(names)} names for {len(original)} columns."
         )
     check_texts(names, "Column names")
     if len(set(names)) < len(names):

@@ -62,10 +62,10 @@ def _n_values(node: Any, known: dict[int, float]) -> float:
         known[id(node)] = math.inf  # while it is counted: of an alias within itself
         inner = getattr(node, "value", None)
         parts = inner if isinstance(inner, list) else ()
-        own = itertools.chain.from_iterable(
+        inner_nodes = itertools.chain.from_iterable(
             part if isinstance(part, tuple) else (part,) for part in parts
         )
-        known[id(node)] = 1 + sum(_n_values(one, known) for one in own)
+        known[id(node)] = 1 + sum(_n_values(one, known) for one in inner_nodes)
     return known[id(node)]
 
 

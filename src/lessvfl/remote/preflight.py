@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lessvfl import data
-from lessvfl.data import Dataset, Finding, Table, check, columns, dealing, relations
+from lessvfl.data import Dataset, Finding, Table, advice, check, dealing
 from lessvfl.remote.accounts import Accounts, Amounts, Charge
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.config import HolderColumns, PartyConfig, ServerConfig
@@ -84,7 +84,7 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
         ]
     may_begin = not problems  # which says itself what stops it
     flagged = attempt(partial(_begin, config, name, table, ids)) if may_begin else None
-    found += columns.remarks(own, None, True, flagged or ())
+    found += advice.remarks(own, None, True, flagged or ())
     found += _of_ids(named)
     if not may_begin:
         problems += check.stops(found)
@@ -232,7 +232,7 @@ def _of_labels(
     label = config.label or "the label"
     rare = None
     if dataset.task != "regression":
-        rare = relations.rare_classes(dataset.y, dataset.label_names, label)
+        rare = advice.rare_classes(dataset.y, dataset.label_names, label)
     return check.TableReport(
         dataset.name,
         len(dataset.y),

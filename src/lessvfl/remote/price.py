@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from lessvfl.core.plans import TrainPlan
 from lessvfl.data import Dataset, Places, digest_of, fold_seeds
-from lessvfl.data.randomised import draws_of, randomise
+from lessvfl.data.labels import draws_of, randomise
 from lessvfl.errors import ConfigError
 from lessvfl.mechanisms import RandomisedResponse
 from lessvfl.privacy.accounting import epsilon_of, spent_by

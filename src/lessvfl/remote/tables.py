@@ -299,11 +299,12 @@ class SeedLabels:
         dataset = table.dataset
         train, test = map(on.keep, table.split(settings, seed, secret))
         blocks = data.find_blocks(dataset, settings.data)
-        rows = data.label_rows(dataset, train, test, blocks)
-        found = data.labels_alone(dataset, rows, settings.data, settings.labels)
-        y_train, y_test = on.keep(found.y_train), on.keep(found.y_test)
+        problem = data.labels_alone(
+            dataset, train, test, blocks, settings.data, settings.labels
+        )
+        y_train, y_test = on.keep(problem.y_train), on.keep(problem.y_test)
         problem = dataclasses.replace(
-            found, y_train=y_train, y_test=y_test, notes=dataset.notes
+            problem, y_train=y_train, y_test=y_test, notes=dataset.notes
         )
         return cls(seed, train, test, problem)
 

@@ -114,7 +114,7 @@ class Builder:
     ) -> tuple[list[Tensor], CellCounts]:
         """Return the encoded rows of tables on disk as tensors (N, columns)."""
         dtype = str(self.dtype).removeprefix("torch.")
-        arrays, counts = on.encode(tables, encoding, dtype)
+        arrays, counts = encoding.apply_on_disk(tables, on, dtype)
         return [torch.from_numpy(rows) for rows in arrays], counts
 
     def labels(self, y: NDArray[Any], task: Task) -> Tensor:

@@ -130,8 +130,8 @@ def load(
     roles = files.load_roles(sample_weight, group_column, time_column, test_ids)
     if info is None:
         path = Path(name).expanduser()
-        own = files.load_file(path, label, roles, task)
-        return dataclasses.replace(own, origin=path.name)
+        dataset = files.load_file(path, label, roles, task)
+        return dataclasses.replace(dataset, origin=path.name)
     dataset = info.load(_folder(data_dir), options or {})
     dataset = dataclasses.replace(dataset, origin=dataset.origin or info.where)
     return with_roles(dataset, roles)
@@ -172,8 +172,8 @@ def build(
 def _folder(data_dir: str | Path | None) -> Path | None:
     """Return the folder of local data sets, where there is one."""
     if data_dir is None:
-        own = os.environ.get("LESSVFL_DATA")
-        return Path(own).expanduser() if own else None
+        default = os.environ.get("LESSVFL_DATA")
+        return Path(default).expanduser() if default else None
     folder = Path(data_dir).expanduser()
     if not folder.is_dir():
         raise DataError(f"The folder of data sets must exist. Got '{data_dir}'.")

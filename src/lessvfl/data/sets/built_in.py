@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,24 +26,12 @@ NUCLEI = (  # of each the mean, the error and the worst were measured
     "symmetry",
     "fractal dimension",
 )
+PIXELS = [f"pixel_{row}_{column}" for row, column in np.ndindex(8, 8)]
+FORMS = ("mean {}", "{} error", "worst {}")
+MEASURED = [form.format(what) for form in FORMS for what in NUCLEI]
 FILES = {  # in scikit-learn; lines before the data, names of columns and of labels
-    "digits": (
-        "digits.csv.gz",
-        0,
-        [f"pixel_{row}_{column}" for row, column in np.ndindex(8, 8)],
-        [str(digit) for digit in range(10)],
-    ),
-    "breast-cancer": (
-        "breast_cancer.csv",
-        1,
-        [
-            form.format(what)
-            for form, what in itertools.product(
-                ("mean {}", "{} error", "worst {}"), NUCLEI
-            )
-        ],
-        ["malignant", "benign"],
-    ),
+    "digits": ("digits.csv.gz", 0, PIXELS, [str(digit) for digit in range(10)]),
+    "breast-cancer": ("breast_cancer.csv", 1, MEASURED, ["malignant", "benign"]),
 }
 
 

@@ -199,7 +199,10 @@ def load(name: str, folder: Path | None, options: Mapping[str, Any]) -> Dataset:
     """Load ``<folder>/<name>.npz`` where there is one, otherwise from OpenML."""
     facts = FACTS[name]
     notes: tuple[str, ...] = (facts.note,) if facts.note else ()
-    if folder is not None and (path := _local_file(name, facts, folder)).is_file():
+    path = (folder or Path()) / f"{name}.npz"
+    if facts.label and not path.is_file():
+        path = path.with_suffix(".csv")
+    if folder is not None and path.is_file():
         if path.suffix == ".npz":
             data = files.load_file(path)
         else:
@@ -228,12 +231,6 @@ def load(name: str, folder: Path | None, options: Mapping[str, Any]) -> Dataset:
         data = replace(data, n_parties=len(facts.parties), parties=facts.parties)
     origin = f"{origin} (SHA-256 of its cells {checksum[:12]})"
     return replace(data, name=name, notes=notes, scale=facts.scale, origin=origin)
-
-
-def _local_file(name: str, facts: Facts, folder: Path) -> Path:
-    """Return where a data set is in a folder: as .npz, some as .csv."""
-    path = folder / f"{name}.npz"
-    return path if path.is_file() or not facts.label else path.with_suffix(".csv")
 
 
 def fetch(name: str) -> Dataset:
@@ -266,7 +263,17 @@ def fetch(name: str) -> Dataset:
             f"{rows} rows, {features} features and {classes} "
             f"classes. Got {X.shape[0]}, {X.shape[1]} and {len(data.label_names)}."
         )
-    _check_sum(name, data, Path(get_data_home()) / "lessvfl" / f"{name}.sha256")
+    # Keep the checksum of the first download; refuse a later one that differs.
+    path = Path(get_data_home()) / "lessvfl" / f"{name}.sha256"
+    line = f"{data.checksum} {X.shape[0]}x{X.shape[1]}"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(line + "\n", encoding="utf-8")
+    elif path.read_text(encoding="utf-8").strip() != line:
+        raise DataError(
+            f"The data set '{name}' must equal its first download, whose checksum is "
+            f"in '{path}'. Got {line}; delete that file to accept it."
+        )
     return data
 
 
@@ -281,20 +288,6 @@ def _decoded(bunch: Any) -> Floats:
             present = ~np.isnan(X[:, i])
             X[present, i] = values[X[present, i].astype(np.int64)]
     return X
-
-
-def _check_sum(name: str, data: Dataset, path: Path) -> None:
-    """Keep the checksum of the first download; refuse a later one that differs."""
-    rows, columns = data.X.numeric.shape
-    line = f"{data.checksum} {rows}x{columns}"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(line + "\n", encoding="utf-8")
-    elif path.read_text(encoding="utf-8").strip() != line:
-        raise DataError(
-            f"The data set '{name}' must equal its first download, whose checksum is "
-            f"in '{path}'. Got {line}; delete that file to accept it."
-        )
 
 
 def _info(name: str, facts: Facts) -> DatasetInfo:

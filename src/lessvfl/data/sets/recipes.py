@@ -69,8 +69,8 @@ class SourceFiles:
 
     def ending(self, *suffixes: str) -> list[str]:
         """Return the names that end so, hidden files aside."""
-        own = (name for name in self._paths if not name.startswith("."))
-        return sorted(name for name in own if name.lower().endswith(suffixes))
+        visible = (name for name in self._paths if not name.startswith("."))
+        return sorted(name for name in visible if name.lower().endswith(suffixes))
 
     def only_file(self, *suffixes: str, preferred: str = "") -> Path:
         """Return the only file that ends so, or the preferred one of several."""
@@ -136,7 +136,7 @@ def read_arff(given: SourceFiles, preferred: str = "") -> NamedArrays:
     return _table(X, names, rows[label].astype(np.float64))
 
 
-def read_challenge(given: SourceFiles, name: str, *parts: str) -> NamedArrays:
+def read_challenge(given: SourceFiles, name: str, parts: Sequence[str]) -> NamedArrays:
     """Read ``<name>_train.data`` and ``.labels`` and the like, or an ARFF file."""
     if given.ending(".arff"):
         return read_arff(given)
@@ -199,47 +199,40 @@ class Recipe:
     sha256: str = ""  # of that archive, where it is known
 
 
-def _recipe(
-    name: str,
-    read: Callable[[SourceFiles], NamedArrays],
-    page: str = "",
-    n_test: int = 0,
-) -> Recipe:
-    """Return a recipe of a data set of which all else is known."""
-    facts = published.FACTS[name]
-    n_rows, features, classes = facts.shape
-    rows = (n_rows - n_test, n_test) if n_test else (n_rows,)
-    known = (facts.sha256, UCI.format(page) if page else "", ARCHIVE_SUMS.get(name, ""))
-    return Recipe(read, rows, features, classes, *known)
-
-
+PHISHING = partial(read_arff, preferred="Training Dataset.arff")  # beside an old one
+GINA = partial(read_challenge, name="gina", parts=("train", "valid"))
+SYLVA = partial(read_challenge, name="sylva", parts=("train", "valid"))
+SYLVA_TRAIN = partial(read_challenge, name="sylva", parts=("train",))
+# How each is read, the publisher's page, and how many of its rows are for testing.
+READERS: dict[str, tuple[Callable[[SourceFiles], NamedArrays], str, int]] = {
+    "phishing": (PHISHING, "327/phishing+websites", 0),
+    "gina": (GINA, "", 0),
+    "sylva": (SYLVA, "", 0),
+    "sylva_train": (SYLVA_TRAIN, "", 0),
+    "activity": (
+        read_activity,
+        "240/human+activity+recognition+using+smartphones",
+        2947,
+    ),
+    "mfeat": (read_mfeat, "72/multiple+features", 0),
+    "credit": (read_credit, "350/default+of+credit+card+clients", 0),
+}
 # As public projects that downloaded the archive have it.
 ARCHIVE_SUMS = {
     "activity": "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031"
 }
-PHISHING = partial(read_arff, preferred="Training Dataset.arff")  # beside an old one
-
-
-def _challenge(name: str, *parts: str) -> Callable[[SourceFiles], NamedArrays]:
-    return lambda given: read_challenge(given, name, *parts)
-
-
 RECIPES = {
-    name: _recipe(name, *more)
-    for name, *more in (
-        ("phishing", PHISHING, "327/phishing+websites"),
-        ("gina", _challenge("gina", "train", "valid")),
-        ("sylva", _challenge("sylva", "train", "valid")),
-        ("sylva_train", _challenge("sylva", "train")),
-        (
-            "activity",
-            read_activity,
-            "240/human+activity+recognition+using+smartphones",
-            2947,
-        ),
-        ("mfeat", read_mfeat, "72/multiple+features"),
-        ("credit", read_credit, "350/default+of+credit+card+clients"),
+    name: Recipe(
+        read,
+        rows=(shape[0] - n_test, n_test) if n_test else shape[:1],
+        features=shape[1],
+        classes=shape[2],
+        content=published.FACTS[name].sha256,
+        address=UCI.format(page) if page else "",
+        sha256=ARCHIVE_SUMS.get(name, ""),
     )
+    for name, (read, page, n_test) in READERS.items()
+    for shape in [published.FACTS[name].shape]
 }
 
 

@@ -96,10 +96,10 @@ def _features(config: SyntheticConfig) -> Floats:
     rng = np.random.default_rng(stream_seed(config.seed, "features"))
     n = config.n_samples + config.n_test
     d = config.n_parties * (config.n_significant + config.n_noise)
-    own = rng.standard_normal((n, d))
+    alone = rng.standard_normal((n, d))
     shared = rng.standard_normal((n, 1))
     rho = config.correlation
-    return np.asarray(np.sqrt(1.0 - rho) * own + np.sqrt(rho) * shared)
+    return np.asarray(np.sqrt(1.0 - rho) * alone + np.sqrt(rho) * shared)
 
 
 def _generate(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lessvfl.data.frame import is_missing
 from lessvfl.data.id_kinds import PLAIN, kind_of, without_zeros
-from lessvfl.data.row_cells import canonical
+from lessvfl.data.roles import canonical
 from lessvfl.errors import AlignmentError
 from lessvfl.terms import plural
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lessvfl.core.metrics import decision_offsets
 from lessvfl.data import Frame, label_name
 from lessvfl.data.frame import is_missing
-from lessvfl.data.row_cells import as_number
+from lessvfl.data.roles import as_number
 from lessvfl.errors import DataError
 from lessvfl.run.decide.kept import KeptDecision
 from lessvfl.run.decide.recalibration import Reals, outputs_of, shares_of

@@ -17,7 +17,7 @@ from lessvfl.core.hidden_paths import Inference
 from lessvfl.data import load_cells, load_ids, load_rows
 from lessvfl.data.frame import is_missing
 from lessvfl.data.id_kinds import rewritten
-from lessvfl.data.row_cells import canonical
+from lessvfl.data.roles import canonical
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.run.decide.kept import RowMarks, marks_of_ids, marks_of_rows
 from lessvfl.run.decide.scored import ScoredRows, rows_of_model, rows_of_predictions

@@ -1,19 +1,26 @@
-"""What numbers are to each other, or look like: ids, copies by a factor, dummies.
+"""What a user should know of columns that are used: nothing is done about it.
 
-Nothing is done about them; a user may want to.
+Of each on its own, and what numbers are to each other, or look like: ids, copies by a
+factor, dummies.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from lessvfl.data.column import Finding
 from lessvfl.data.frame import Floats, Frame
 from lessvfl.data.labels import EVEN
+from lessvfl.data.leaks import giveaways, text_codes
 from lessvfl.data.learn import exponent_of
+from lessvfl.data.sentinels import suspects
 from lessvfl.terms import listed
 
 ENOUGH_ROWS = 50  # fewer rows are all different, or a sum of others, by chance
@@ -24,7 +31,78 @@ SOME_ROWS = 512  # that tell which columns may follow from each other
 AT_ONCE = 1_000  # columns that are compared with all others
 ROUNDING = 2e-3  # deviations of a column that are rounding and no difference
 FEWEST = 10  # rows beside the most frequent value; fewer are alike by chance
+DIGIT_CODE = re.compile(r"\s*[-+]?[0-9]+(?:[eE][0-9]+)?\s*")
+RARE = 5  # a category in fewer rows is too rare to learn from
 FEW_ROWS = 20  # of a class, from which a score varies much
+
+
+def remarks(
+    frame: Frame,
+    y: NDArray[Any] | None,
+    is_class: bool,
+    flagged: Collection[str] = (),
+    grouped: Collection[str] = (),
+) -> list[Finding]:
+    """Return what a user should know of columns that are used: nothing is done.
+
+    `y` are the labels as they are coded, None where there are none to speak of,
+    `flagged` the columns that get a flag of missing cells, and `grouped` those of a
+    feature of several columns.
+    """
+    findings: list[Finding] = []
+    twins: dict[bytes, int] = {}
+    for index in frame.used:
+        name, cells = frame.names[index], np.ascontiguousarray(frame.numeric[:, index])
+        if index in frame.text:
+            cells = text_codes(frame.text[index])
+        for finding in _remarks_on(frame, index, cells, name in flagged):
+            findings.append(replace(finding, column=name))
+        key = xxhash.xxh3_128(cells.tobytes()).digest()
+        twin = twins.setdefault(key, index)
+        if twin != index and (frame.texts(index) == frame.texts(twin)).all():
+            what = f"equal to column '{frame.names[twin]}'"
+            done = "kept; one of the two is enough"
+            findings.append(Finding(name, what, done, "kept"))
+    findings += relations(frame, grouped)
+    return findings if y is None else findings + giveaways(frame, y, is_class)
+
+
+def _remarks_on(
+    frame: Frame, index: int, cells: Floats, flag: bool
+) -> Iterator[Finding]:
+    """Yield what is to be said of one column on its own.
+
+    `cells` are its numbers, or its texts by their place in order, NaN where missing.
+    """
+    empty = np.isnan(cells)
+    present = cells[~empty]
+    if np.isinf(present).any():
+        yield Finding(None, "infinite cells", "a run stops here", "stops")
+    if empty.any():
+        what = f"{empty.sum():,} of {len(cells):,} cells missing"
+        done = "filled in from the column's other rows"
+        if flag and index in frame.text:
+            done = "a category of their own"
+        elif flag:
+            done += ", and a flag says where"
+        yield Finding(None, what, done, "kept")
+    yield from suspects(frame, index, present)
+    if present.size and present.min() == present.max() and not flag:
+        done = "kept; it tells nothing"
+        yield Finding(None, "one value in every row", done, "kept")
+    elif index in frame.text:
+        texts = {text for text in frame.text[index] if text is not None}
+        if texts and all(map(DIGIT_CODE.fullmatch, texts)):
+            what = "codes of digits, such as 007 or 1e5"
+            yield Finding(None, what, "kept as texts, zeros and all", "kept")
+        counts = np.bincount(present.astype(np.int64))
+        if n_rare := int((counts < RARE).sum()):
+            many = "category" if n_rare == 1 else "categories"
+            what = f"{n_rare} {many} in fewer than {RARE} rows"
+            yield Finding(None, what, "kept; too rare to learn from", "kept")
+
+
+# ------------------------------------------------------------- of numbers beside others
 
 
 def relations(frame: Frame, grouped: Collection[str] = ()) -> list[Finding]:

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from lessvfl import data
-from lessvfl.data import DataConfig, Roles, from_arrays, prepare, test_rows
-from lessvfl.data.roles import HeldOutIds, with_roles
-from lessvfl.data.row_cells import check_times
+from lessvfl.data import DataConfig, Roles, from_arrays, held_out, prepare
+from lessvfl.data.roles import HeldOutIds, check_times, with_roles
 from lessvfl.data.split import fold_seeds, split_rows
 from lessvfl.errors import ConfigError, DataError, LessVFLWarning
 from lessvfl.run import profiles
@@ -34,7 +33,7 @@ TWO_DAYS = days("2024-01-02", "2024-01-03")
 
 
 def settle_test_rows(source, config):
-    found, rows = test_rows.settle_test_rows(source, config)
+    found, rows = held_out.settle_test_rows(source, config)
     same = source.y if rows is None else source.y[rows]
     assert (found.y == same).all()
     return found
@@ -181,10 +180,10 @@ def test_rows_of_some_ids_are_the_test(tmp_path):
     train, test = split_rows(source, DataConfig(), seed=1)
     assert test.tolist() == [3, 5, 58]
     assert len(train) == N - 3
-    assert test_rows.split_words(source, DataConfig()) == "the ids of 'ids.csv'"
-    assert test_rows.split_words(table(), DataConfig(folds=3)) == "3 folds"
+    assert held_out.split_words(source, DataConfig()) == "the ids of 'ids.csv'"
+    assert held_out.split_words(table(), DataConfig(folds=3)) == "3 folds"
     own = dataclasses.replace(table(), is_test=np.arange(N) > 50)
-    assert test_rows.split_words(own, DataConfig()) == "test rows of the data"
+    assert held_out.split_words(own, DataConfig()) == "test rows of the data"
     assert source.notes == ("Test rows are the 3 rows whose 'client' is in 'ids.csv'.",)
     ids.write_text("client\n3\n99\n")
     with pytest.warns(LessVFLWarning, match=r"1 of 2 test ids of 'ids.csv' are in no"):

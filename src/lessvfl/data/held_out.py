@@ -13,8 +13,6 @@ from lessvfl.data.frame import DataConfig, Dataset, Places
 from lessvfl.errors import ConfigError, DataError
 from lessvfl.terms import plural
 
-Times = NDArray[Any]  # (N,), days or numbers
-
 
 def check_split(dataset: Dataset, config: DataConfig) -> None:
     """Refuse settings of test rows that contradict the data, or each other."""
@@ -89,13 +87,29 @@ def _mark_latest(
     n_test = len(times) - int(len(times) * (1.0 - config.test_share) + 1e-9)
     if not n_test:
         return replace(dataset, times=None), all_stay
-    first = _first_test_time(times, n_test, dataset.name)
+    moments, counts = np.unique(times, return_counts=True)
+    if len(moments) < 2:
+        raise DataError(
+            f"The times of '{dataset.name}' must be two or more, to test on later "
+            f"ones. Got {_text(moments[0])} in every row."
+        )
+    n_later = counts[::-1].cumsum()[::-1]  # rows from each moment on
+    first = moments[1:][np.abs(n_later[1:] - n_test).argmin()]
     is_test = times >= first
-    is_early = times < first - _length(config.gap, times)
+    gap: Any = config.gap
+    gap_text = f"{config.gap:g}"
+    if times.dtype.kind == "M":  # days, which are whole
+        if gap > 10**6:  # no calendar goes so far back
+            raise ConfigError(
+                f"The 'gap' setting must be at most 1000000 days. Got {gap:g}."
+            )
+        n_days = math.ceil(gap)
+        gap, gap_text = np.timedelta64(n_days, "D"), plural(n_days, "day")
+    is_early = times < first - gap
     if not is_early.any():
         raise DataError(
             f"The rows of '{dataset.name}' before the gap must be one or more. Got "
-            f"none more than {_length_text(config.gap, times)} before {_text(first)}."
+            f"none more than {gap_text} before {_text(first)}."
         )
     stays = is_test | is_early
     notes = [
@@ -103,37 +117,9 @@ def _mark_latest(
         f"{_text(first)} on; training rows end at {_text(times[is_early].max())}."
     ]
     if n_left_out := int((~stays).sum()):
-        gap = _length_text(config.gap, times)
-        notes.append(f"{plural(n_left_out, 'row')} in the gap of {gap} left out.")
+        notes.append(f"{plural(n_left_out, 'row')} in the gap of {gap_text} left out.")
     notes = [*dataset.notes, *notes]
     return replace(dataset, times=None, is_test=is_test, notes=tuple(notes)), stays
-
-
-def _first_test_time(times: Times, n_test: int, name: str) -> Any:
-    """Return the time of the first test row, so that about `n_test` are not before."""
-    moments, counts = np.unique(times, return_counts=True)
-    if len(moments) < 2:
-        raise DataError(
-            f"The times of '{name}' must be two or more, to test on later ones. Got "
-            f"{_text(moments[0])} in every row."
-        )
-    n_later = counts[::-1].cumsum()[::-1]  # rows from each moment on
-    return moments[1:][np.abs(n_later[1:] - n_test).argmin()]
-
-
-def _length(gap: float, times: Times) -> Any:
-    """Return a length of time in the unit of the times; days are whole."""
-    if times.dtype.kind != "M":
-        return gap
-    if gap > 10**6:  # days; no calendar goes so far back
-        raise ConfigError(
-            f"The 'gap' setting must be at most 1000000 days. Got {gap:g}."
-        )
-    return np.timedelta64(math.ceil(gap), "D")
-
-
-def _length_text(gap: float, times: Times) -> str:
-    return plural(math.ceil(gap), "day") if times.dtype.kind == "M" else f"{gap:g}"
 
 
 def _text(time: Any) -> str:
