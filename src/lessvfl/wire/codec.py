@@ -302,8 +302,9 @@ def _kind(
     repeats: bool = False,
 ) -> MessageKind:
     """Return how a kind travels; `fields` are those of its class unless given."""
-    types = settings.types_of(cls) if fields is None else fields
-    as_json = dataclasses.make_dataclass(cls.__name__, types.items())
+    as_json = cls
+    if fields is not None:
+        as_json = dataclasses.make_dataclass(cls.__name__, fields.items())
     return MessageKind(cls, as_json, arrays, read, repeats)
 
 
@@ -442,10 +443,38 @@ def decode(data: bytes | memoryview, accept: Accept) -> WireFrame:
     """
     view = memoryview(data).cast("B")
     with _malformed():
-        head = _read_head(view)
-    accept(head.kind.cls, head.fields, head.specs)
+        if len(view) < HEAD_BYTES:
+            raise ValueError(f"{len(view)} bytes")
+        magic, version, place, number, run, n_fields, n_body = HEAD.unpack_from(view)
+        if magic != MAGIC:
+            raise ValueError(f"bytes that begin with {magic!r}")
+        if version != VERSION:
+            raise ValueError(f"format {version}")
+        if n_fields > MAX_FIELDS:
+            raise ValueError(f"{n_fields} bytes of fields, more than is allowed")
+        if place >= len(KINDS):
+            raise ValueError(f"kind {place}")
+        start = HEAD_BYTES + n_fields
+        if len(view) < start:
+            raise ValueError(f"{len(view)} bytes of {start + n_body}")
+        kind = KINDS[place]
+        repeats = kind.repeats and n_fields <= LONG_FIELDS
+        read_fields = _known_reader if repeats else _reader
+        specs, fields = read_fields(place, bytes(view[HEAD_BYTES:start]), n_body)
+    accept(kind.cls, fields, specs)
     with _malformed():
-        return _read_frame(head, view)
+        if len(view) != start + n_body:
+            raise ValueError(f"{len(view)} bytes of {start + n_body}")
+        checksum = bytes(view[HEAD.size : HEAD_BYTES])
+        if checksum != _checksum(view[: HEAD.size], view[HEAD_BYTES:]):
+            raise ValueError("a frame whose checksum is wrong")
+        arrays = []  # of the frame's own bytes; what is used of them is copied
+        for dtype, shape in specs:
+            arrays.append(np.ndarray(shape, dtype, view, start))
+            start += arrays[-1].nbytes
+        values = vars(fields) | kind.read(fields, arrays)
+        values.pop("coded", None)
+        return WireFrame(kind.cls(**values), number, run)
 
 
 @contextlib.contextmanager
@@ -458,55 +487,6 @@ def _malformed() -> Iterator[None]:
         raise ProtocolError(
             f"A message must be a frame of lessvfl, format {VERSION}. {what}"
         ) from None
-
-
-class FrameHead(NamedTuple):
-    """What a frame says of itself before its arrays."""
-
-    kind: MessageKind
-    fields: Fields
-    specs: Specs
-    number: int
-    run: bytes
-    n_fields: int
-    n_body: int
-
-
-def _read_head(view: memoryview) -> FrameHead:
-    if len(view) < HEAD_BYTES:
-        raise ValueError(f"{len(view)} bytes")
-    magic, version, place, number, run, n_fields, n_body = HEAD.unpack_from(view)
-    if magic != MAGIC:
-        raise ValueError(f"bytes that begin with {magic!r}")
-    if version != VERSION:
-        raise ValueError(f"format {version}")
-    if n_fields > MAX_FIELDS:
-        raise ValueError(f"{n_fields} bytes of fields, more than is allowed")
-    if place >= len(KINDS):
-        raise ValueError(f"kind {place}")
-    if len(view) < HEAD_BYTES + n_fields:
-        raise ValueError(f"{len(view)} bytes of {HEAD_BYTES + n_fields + n_body}")
-    text = bytes(view[HEAD_BYTES : HEAD_BYTES + n_fields])
-    repeats = KINDS[place].repeats and n_fields <= LONG_FIELDS
-    specs, fields = (_known_reader if repeats else _reader)(place, text, n_body)
-    return FrameHead(KINDS[place], fields, specs, number, run, n_fields, n_body)
-
-
-def _read_frame(head: FrameHead, view: memoryview) -> WireFrame:
-    """Read the arrays of a frame that may come now."""
-    start = HEAD_BYTES + head.n_fields
-    if len(view) != start + head.n_body:
-        raise ValueError(f"{len(view)} bytes of {start + head.n_body}")
-    checksum = bytes(view[HEAD.size : HEAD_BYTES])
-    if checksum != _checksum(view[: HEAD.size], view[HEAD_BYTES:]):
-        raise ValueError("a frame whose checksum is wrong")
-    arrays = []  # of the frame's own bytes; what is used of them is copied
-    for dtype, shape in head.specs:
-        arrays.append(np.ndarray(shape, dtype, view, start))
-        start += arrays[-1].nbytes
-    values = vars(head.fields) | head.kind.read(head.fields, arrays)
-    values.pop("coded", None)
-    return WireFrame(head.kind.cls(**values), head.number, head.run)
 
 
 def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, Fields]:
