@@ -35,7 +35,7 @@ from lessvfl.wire import control
 from lessvfl.wire.connection import start_thread
 from lessvfl.wire.flight import Address, FlightHub
 from lessvfl.wire.hub import Hub
-from lessvfl.wire.local import LocalParty
+from lessvfl.wire.line import LocalParty
 from lessvfl.wire.messages import Traffic
 
 N = 150

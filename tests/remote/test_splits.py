@@ -17,7 +17,7 @@ from lessvfl.remote.server import ServerProcess
 from lessvfl.remote.tables import LabelTable
 from lessvfl.wire import control
 from lessvfl.wire.flight import FlightHub
-from lessvfl.wire.local import LocalParty
+from lessvfl.wire.line import LocalParty
 from lessvfl_bench.privacy.drawn import ToldRows, guesses
 
 pytestmark = pytest.mark.filterwarnings("ignore:The rows of the label holder")

@@ -184,15 +184,15 @@ def test_every_flipped_bit_is_found():
 
 def forged(message, change):
     """Return a frame whose fields were changed, with a right checksum."""
-    kind = codec.KINDS[codec._PLACES[type(message)]]
-    fields, arrays = kind.write(message)
     place = codec._PLACES[type(message)]
     original = codec.KINDS[place]
-    codec.KINDS[place] = dataclasses.replace(
-        original,
-        write=lambda m: change(dict(fields), list(arrays)),
-        repeats=False,  # what is forged is not kept in mind
-    )
+
+    class Forged(codec.MessageKind):
+        def write(self, message):
+            return change(*original.write(message))
+
+    # What is forged is not kept in mind.
+    codec.KINDS[place] = Forged(**(vars(original) | {"repeats": False}))
     try:
         return codec.encode(WireFrame(message, 1))
     finally:

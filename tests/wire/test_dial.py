@@ -44,7 +44,7 @@ def serve(clock, monkeypatch, answer) -> list[str]:
     """
     told: list[str] = []
     listener = dial.Listener(lambda: told.append("came"), lambda: told.append("went"))
-    monkeypatch.setattr(dial, "_answer", answer)
+    monkeypatch.setattr(dial, "_converse", answer)
     dial.serve(
         ADDRESS,
         HELLO,
@@ -113,7 +113,7 @@ def test_a_server_of_another_command_is_dialled_more_and_more_slowly(
         handle(NotDueError("It trains."))
         raise GoneError("no proper reply")
 
-    monkeypatch.setattr(dial, "_answer", answer)
+    monkeypatch.setattr(dial, "_converse", answer)
     with caplog.at_level("INFO"), pytest.raises(PartyLostError, match="for 10 min"):
         dial.serve(
             ADDRESS,

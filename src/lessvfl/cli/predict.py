@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import socket
 from pathlib import Path
@@ -88,7 +87,7 @@ def server(
     from lessvfl.remote.predict.server import Predictor
     from lessvfl.run.record import RunRecord
     from lessvfl.web import address, tokens
-    from lessvfl.wire.local import LocalParty
+    from lessvfl.wire.line import LocalParty
 
     how = read_inference(inference)
     if reasons and (http is not None or how != "clear"):
@@ -97,29 +96,33 @@ def server(
             "Reasons are given in a batch whose embeddings the server sees: "
             f"'--reasons' must be 0 with {got}. Got {reasons}."
         )
-    own = read(ServerConfig, config)
-    RunRecord.read(Path(own.out))  # no run, no token
-    target = _target(out or Path(own.out) / "predictions.csv")
+    settings = read(ServerConfig, config)
+    RunRecord.read(Path(settings.out))  # no run, no token
+    target = out or Path(settings.out) / "predictions.csv"
+    if target.suffix not in (".csv", ".parquet"):
+        raise ConfigError(
+            f"Predictions go to a .csv or a .parquet file. Got '{target.name}'."
+        )
     given: dict[tokens.Right, Path | None] = {}
     if http is not None:
         given = {"predict": token_file, "admin": admin_token_file}
-    files = {r: tokens.prepare(r, Path(own.out), file) for r, file in given.items()}
-    read_ids = functools.partial(universe, own, rows)
-    known, asked = read_ids()
-    credentials = server_credentials(own, insecure)
+    folder = Path(settings.out)
+    files = {r: tokens.prepare(r, folder, file) for r, file in given.items()}
+    known, asked = universe(settings, rows)
+    credentials = server_credentials(settings, insecure)
     with contextlib.ExitStack() as stack:
         listener = None
         if http is not None:  # before anybody is asked for anything
             listener = stack.enter_context(address.listen(http, "the service"))
-        remote.use_machine(own)
-        local = _own_party(own, table, known)
+        remote.use_machine(settings)
+        local = _party_of_server(settings, table, known)
         if local is not None:
             stack.callback(local.close)
-        with remote.listening(own, credentials) as hub:
+        with remote.listening(settings, credentials) as hub:
             if local is not None:
                 hub.join(LocalParty(local.hello(), local.handle, local.due))
             predictor = Predictor(
-                own,
+                settings,
                 known,
                 hub,
                 seed=seed,
@@ -132,58 +135,45 @@ def server(
                 _batch(predictor, asked, target, reasons)
             else:
                 keys = tokens.Tokens(files)
-                _serve(predictor, listener, keys, lambda: read_ids()[0])
+                _serve(predictor, listener, keys, lambda: universe(settings, rows)[0])
 
 
-def _own_party(
-    own: ServerConfig, table: Path | None, ids: NDArray[Any]
+def _party_of_server(
+    settings: ServerConfig, table: Path | None, ids: NDArray[Any]
 ) -> PredictingParty | None:
     """Return the party of the server's own columns, if it has any, of some ids."""
     from lessvfl.errors import ConfigError, DataError
     from lessvfl.remote.own_columns import party_config
     from lessvfl.remote.predict import PredictingParty
 
-    if own.columns is not None:
-        config = party_config(own, own.columns)
-        party = PredictingParty.load(own.columns.name, config, table)
-        try:
-            lacks = party.lacks(ids)
-            if lacks is None:
-                return party
-            if lacks == "Got none":
-                lacks += "." if table is not None else TODAYS
-            path = table or config.data
-            raise DataError(
-                f"The table of the server's own columns, '{path}', must hold ids of "
-                f"'--rows'. {lacks}"
-            )
-        except BaseException:
-            party.close()
-            raise
-    if table is not None:
+    if settings.columns is None:
+        if table is None:
+            return None
         raise ConfigError(
             "The option '--data' goes with 'columns' in the server's config. Got it "
             "without."
         )
-    return None
-
-
-def _target(path: Path) -> Path:
-    """Return where predictions go, or refuse a file of another kind."""
-    from lessvfl.errors import ConfigError
-
-    if path.suffix not in (".csv", ".parquet"):
-        raise ConfigError(
-            f"Predictions go to a .csv or a .parquet file. Got '{path.name}'."
-        )
-    return path
+    config = party_config(settings, settings.columns)
+    with contextlib.ExitStack() as on_error:
+        party = PredictingParty.load(settings.columns.name, config, table)
+        on_error.callback(party.close)
+        lacks = party.lacks(ids)
+        if lacks is not None:
+            if lacks == "Got none":
+                lacks += "." if table is not None else TODAYS
+            raise DataError(
+                f"The table of the server's own columns, '{table or config.data}', "
+                f"must hold ids of '--rows'. {lacks}"
+            )
+        on_error.pop_all()
+        return party
 
 
 def _batch(predictor: Predictor, ids: Any, target: Path, reasons: int) -> None:
     """Predict every id of a file, and write the answers in its order."""
     from lessvfl.data import write_table
 
-    table, found, missing = predictor.answer(ids.tolist(), reasons)
+    table, answered, missing = predictor.answer(ids.tolist(), reasons)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_table(target, table)
     n_ids = len(ids)
@@ -194,8 +184,8 @@ def _batch(predictor: Predictor, ids: Any, target: Path, reasons: int) -> None:
             f"every party: {some}",
             err=True,
         )
-    if found.partial:
-        away = ", ".join(found.missing)
+    if answered.partial:
+        away = ", ".join(answered.missing)
         results.say(f"partial: the mean of {away} stands for what it knows", err=True)
     if (kept := predictor.model.decision) is not None:
         results.say(f"applied: {kept.words}", err=True)
@@ -238,14 +228,13 @@ def party(
     from lessvfl.remote.predict import PredictingParty
     from lessvfl.wire import flight
 
-    own = read(PartyConfig, config)
-    name, credentials = party_identity(own, insecure)
-    process = PredictingParty.load(name, own, table)
-    address = flight.Address(own.server, credentials, own.server_name)
-    with contextlib.ExitStack() as stack:
-        stack.callback(process.close)
-        remote.use_machine(own)
-        log.info("dials %s, and answers what it asks", own.server)
+    settings = read(PartyConfig, config)
+    name, credentials = party_identity(settings, insecure)
+    process = PredictingParty.load(name, settings, table)
+    address = flight.Address(settings.server, credentials, settings.server_name)
+    with contextlib.closing(process):
+        remote.use_machine(settings)
+        log.info("dials %s, and answers what it asks", settings.server)
         process.serve(address)
         log.info("the server has ended the predictions")
         report.build(process.folder)  # it says what was asked for

@@ -60,7 +60,8 @@ class LessVFLClassifier(ClassifierMixin, LessVFLEstimator):  # type: ignore[misc
 
         The logits; with ``threshold=balanced`` less those of the threshold.
         """
-        z = self._score_classes(X)
+        check_is_fitted(self)
+        z = self.model_.moved(self.model_.decide(self._frame(X, reset=False)))
         return z[:, 0] if len(self.classes_) == 2 else z
 
     def predict_proba(self, X: Any) -> NDArray[Any]:

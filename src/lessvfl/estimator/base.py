@@ -1,19 +1,21 @@
-"""What classifier and regressor share: parameters, fitting, selecting."""
+"""What classifier and regressor share: parameters, fitting, selecting, figures."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils import check_array, check_random_state, estimator_html_repr
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import (
     check_consistent_length,
     check_is_fitted,
@@ -24,13 +26,14 @@ from lessvfl import data
 from lessvfl.data import Dataset, Frame
 from lessvfl.errors import ConfigError, DataError, warn
 from lessvfl.estimator import inputs
-from lessvfl.estimator.selector import ColumnSelector
-from lessvfl.estimator.views import FitViews
 from lessvfl.run import numbers, profiles, simulate, verdicts
 from lessvfl.run.build import Networks, clamp_batch
 from lessvfl.run.experiment import warn_of_alike
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import Progress, Task, plural
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Constructor parameters that are settings of the same name; None: the profile's.
 _SETTINGS = (
@@ -124,8 +127,8 @@ class CodedLabels(NamedTuple):
     names: Mapping[Any, str]
 
 
-class LessVFLEstimator(FitViews, ColumnSelector, BaseEstimator):  # type: ignore[misc]
-    """What classifier and regressor share."""
+class LessVFLEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor share: fitting, selecting, tables and figures."""
 
     def __init__(
         self,
@@ -267,7 +270,13 @@ class LessVFLEstimator(FitViews, ColumnSelector, BaseEstimator):  # type: ignore
         self.support_ = np.array([name in kept for name in names])
         self.feature_importances_ = np.array([norms.get(n, 0.0) for n in names])
         if not kept:
-            warn(_nothing_kept(self.method))
+            why = "none says more of the labels than chance would"
+            if self.method != "less-vfl-auto":
+                why = "a smaller 'lam_party' keeps more"
+            warn(
+                "Every feature was removed, so that every row gets the same "
+                f"prediction: {why}."
+            )
 
     def _settings(
         self, dataset: Dataset, labels: Mapping[Any, str]
@@ -294,16 +303,13 @@ class LessVFLEstimator(FitViews, ColumnSelector, BaseEstimator):  # type: ignore
         config = clamp_batch(resolved.config, len(dataset.y))
         return dataclasses.replace(resolved, config=config)
 
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[Progress | None]:
-        """Give whom the run may tell how far it is, to show it where asked to."""
+    def _watched(self) -> contextlib.AbstractContextManager[Progress | None]:
+        """Return a context that gives whom the run tells how far it is, if anybody."""
         if not self.verbose:
-            yield None
-            return
+            return contextlib.nullcontext()
         from lessvfl.status import Status, notebook
 
-        with notebook.follow(Status("", self.method, "the table")) as progress:
-            yield progress
+        return notebook.follow(Status("", self.method, "the table"))
 
     def _frame(self, X: Any, reset: bool) -> Frame:
         """Check a table and return it with its column names."""
@@ -335,9 +341,156 @@ class LessVFLEstimator(FitViews, ColumnSelector, BaseEstimator):  # type: ignore
             names = list(getattr(self, "feature_names_in_", names))
         return data.frame_of(array, names)
 
-    def _score_classes(self, X: Any) -> NDArray[Any]:
+    # ------------------------------------------------------------------------ selecting
+
+    def _get_support_mask(self) -> NDArray[np.bool_]:
         check_is_fitted(self)
-        return self.model_.moved(self.model_.decide(self._frame(X, reset=False)))
+        support: NDArray[np.bool_] = self.support_
+        return support
+
+    def transform(self, X: Any) -> Any:
+        """Return the columns kept, as they came.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or DataFrame (n, d)
+            The table.
+
+        Returns
+        -------
+        array, sparse matrix or DataFrame
+            Of a frame a frame of the same library, whose columns are of the types that
+            they had; with ``set_output`` what it asks for: ``"pandas"``, ``"polars"``,
+            or an array (``"default"``), of objects where columns are not all numbers.
+            With `encode` an array of floats, unless it asks for a frame.
+        """
+        check_is_fitted(self)
+        if self.encode:
+            frame = self._frame(X, reset=False)
+            blocks = [e.apply(frame)[0] for e in self._kept_encodings()]
+            return np.concatenate(blocks, axis=1)
+        X = data.in_memory(X)
+        if not hasattr(X, "columns"):
+            return super().transform(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        kept = data.columns_at(X, self.get_support(indices=True).tolist())
+        wanted = _get_output_config("transform", estimator=self)["dense"]
+        if wanted == "default" and hasattr(self, "_sklearn_output_config"):
+            return data.array_of(kept)
+        if wanted == "pandas" and hasattr(kept, "to_pandas"):
+            return kept.to_pandas()  # scikit-learn would make objects of its cells
+        return kept
+
+    def _kept_encodings(self) -> list[data.Encoding]:
+        return [party.encoding.narrow(party.kept) for party in self.model_.parties]
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Return the names of the columns that `transform` gives.
+
+        Parameters
+        ----------
+        input_features : array-like of str, optional
+            Names of the columns of an array that had none in `fit`.
+        """
+        names: NDArray[np.object_] = super().get_feature_names_out(input_features)
+        if self.encode:
+            columns = [c for e in self._kept_encodings() for c in e.columns]
+            encoded = [name for column in columns for name in column.encoded_names]
+            names = np.array(encoded, dtype=object)
+        return names
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Put the columns kept where they were, and zeros where others were removed.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or DataFrame (n, n_kept)
+            The columns kept; missing cells may be among them.
+
+        Returns
+        -------
+        array or sparse matrix (n, d)
+            As wide as the table of `fit`.
+        """
+        check_is_fitted(self)
+        if self.encode:
+            raise ConfigError(
+                "Columns go back to where they were as they came: 'encode' must be "
+                "False. Got True."
+            )
+        if sparse.issparse(X):
+            return super().inverse_transform(X)
+        X = data.in_memory(X)
+        cells = data.array_of(X) if hasattr(X, "columns") else X
+        cells = check_array(
+            cells, dtype=None, ensure_all_finite=False, ensure_min_features=0
+        )
+        support = self.get_support()
+        if cells.shape[1] != support.sum():
+            raise ConfigError(
+                f"The table X must have the columns that were kept, {support.sum()}. "
+                f"Got {cells.shape[1]}."
+            )
+        whole = np.zeros((len(cells), len(support)), dtype=cells.dtype)
+        whole[:, support] = cells
+        return whole
+
+    # -------------------------------------------------------------------------- showing
+
+    @property
+    def selection_(self) -> dict[str, list[Any]]:
+        """Every feature with its verdict: by party, kept ones and strong ones first."""
+        from lessvfl.report import verdicts
+
+        check_is_fitted(self)
+        return verdicts.as_columns(self._record)
+
+    def _html_repr(self) -> str:
+        """Return scikit-learn's diagram, under a card of what a fit has found."""
+        diagram: str = estimator_html_repr(self)
+        if "_record" not in vars(self):
+            return diagram
+        from lessvfl.report import notebook
+
+        return notebook.card(self._record) + diagram
+
+    def plot_selection(self, ax: Axes | None = None, *, most: int = 30) -> Axes:
+        """Draw by party how strong its features are, and which of them were kept.
+
+        `most` is how many features are drawn: kept ones first, the strongest first.
+        """
+        from lessvfl.report import selection_figures
+
+        check_is_fitted(self)
+        return selection_figures.plot_selection(self.run_, ax, most=most)
+
+    def plot_path(self, ax: Axes | None = None, *, party: str | None = None) -> Axes:
+        """Draw features and shadows kept along the lambdas, of one party or of all."""
+        from lessvfl.report import selection_figures
+
+        check_is_fitted(self)
+        return selection_figures.plot_path(self.run_, ax, party=party)
+
+    def plot_parties(self, ax: Axes | None = None) -> Axes:
+        """Draw what each party kept and sent, and the score without it."""
+        from lessvfl.report import selection_figures
+
+        check_is_fitted(self)
+        return selection_figures.plot_parties(self._record, ax)
+
+    def plot_bytes(self, ax: Axes | None = None) -> Axes:
+        """Draw bytes by stage and direction."""
+        from lessvfl.report import figures
+
+        check_is_fitted(self)
+        return figures.plot_bytes(self.run_, ax=ax)
+
+    def plot_curve(self, ax: Axes | None = None) -> Axes:
+        """Draw the score on training rows against megabytes sent."""
+        from lessvfl.report import figures
+
+        check_is_fitted(self)
+        return figures.plot_curve([self.run_], ax=ax)
 
 
 def _dataset(
@@ -361,14 +514,4 @@ def _dataset(
         if sample_weight is None
         else data.check_weights(sample_weight, n_rows, owner),
         units=None if groups is None else data.check_units(groups, n_rows, owner),
-    )
-
-
-def _nothing_kept(method: str) -> str:
-    """Say that all features were removed, and what that means."""
-    why = "none says more of the labels than chance would"
-    if method != "less-vfl-auto":
-        why = "a smaller 'lam_party' keeps more"
-    return (
-        f"Every feature was removed, so that every row gets the same prediction: {why}."
     )

@@ -37,22 +37,22 @@ def by_name(what: str, given: Any, names: Sequence[str]) -> Any:
     """Return parties or groups with all columns by name; one alone needs no list."""
     if not isinstance(given, Mapping):
         return given
-    found: dict[str, list[str]] = {}
+    named: dict[str, list[str]] = {}
     numbered = range(-len(names), len(names))
     for owner, columns in given.items():
         alone = isinstance(columns, str) or not isinstance(columns, Iterable)
-        found[owner] = []
+        named[owner] = []
         for column in [columns] if alone else columns:
             if isinstance(column, str):
-                found[owner].append(column)
+                named[owner].append(column)
             elif column in numbered and not isinstance(column, bool | np.bool_):
-                found[owner].append(names[int(column)])
+                named[owner].append(names[int(column)])
             else:
                 raise ConfigError(
                     f"The columns of '{owner}' in '{what}' must be names, or numbers "
                     f"from 0 to {len(names) - 1}. Got {written(column)}."
                 )
-    return found
+    return named
 
 
 def one_column(y: Any) -> NDArray[Any]:
@@ -60,15 +60,14 @@ def one_column(y: Any) -> NDArray[Any]:
     if hasattr(getattr(y, "dtype", None), "na_value"):  # numbers of pandas with a mask
         y = y.to_numpy()
     table = y if hasattr(y, "shape") else np.asarray(y, dtype=object)
-    found = f"shape {tuple(table.shape)}"
+    shown = f"shape {tuple(table.shape)}"
     several = math.prod(table.shape[1:]) != 1
     if table is not y and isinstance(next(iter(table.flat), None), list | tuple | set):
-        several, found = True, "a list for each row"
+        several, shown = True, "a list for each row"
     if several:
         raise ConfigError(
             "The labels y must be one column, a label for each row; for several, fit "
-            "one estimator each, as sklearn.multioutput does. Got "
-            f"{found}."
+            f"one estimator each, as sklearn.multioutput does. Got {shown}."
         )
     if getattr(getattr(y, "dtype", None), "kind", "") == "c":
         return _checked_labels(y)

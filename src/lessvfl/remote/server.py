@@ -69,8 +69,7 @@ from lessvfl.wire import control, messages
 from lessvfl.wire.due import Bound, replies
 from lessvfl.wire.hub import Hub, say_awaited
 from lessvfl.wire.ledger import BillLine, Ledger
-from lessvfl.wire.line import HubRules
-from lessvfl.wire.local import LocalParty
+from lessvfl.wire.line import HubRules, LocalParty
 from lessvfl.wire.parties import Parties
 from lessvfl.wire.replies import ReplyRules
 

@@ -118,39 +118,24 @@ def _expect(array: NDArray[Any], dtype: str, *shape: int) -> None:
         raise ValueError("a position below 0")
 
 
-def _write_block(block: messages.Block) -> Parts:
-    coded = block.coded
-    if coded is None:
-        return {"coded": None}, [block.values]
-    shape = tuple(block.values.shape)
-    kind = str(block.values.dtype).removeprefix("torch.")
-    fields = {"coded": (coded.bits, kind, shape)}
-    return fields, [coded.packed(), torch.stack([coded.low, coded.step])]
-
-
 def _read_block(f: Fields, arrays: ArrayList) -> messages.Block:
-    """Read values, or the levels that they are coded in."""
-    if f.coded is not None:
-        return _read_coded(f.coded, arrays)
-    (values,) = arrays
-    if values.ndim not in (1, 2) or values.dtype.kind != "f":
-        raise ValueError(f"a block of {values.dtype}, shape {values.shape}")
-    values = values.copy()
-    _check_values(values)
-    return messages.Block(torch.from_numpy(values))
-
-
-def _read_coded(how: Coding, arrays: ArrayList) -> messages.Block:
-    """Read a block whose values are levels (:mod:`lessvfl.wire.coding`)."""
-    bits, dtype, shape = how
-    levels, ends = arrays
-    if len(shape) != 2 or 0 in shape:
-        raise ValueError(f"levels of a block of shape {shape}")
-    _expect(levels, "uint8", coding.n_bytes(math.prod(shape), bits))
-    _expect(ends, "float32", 2)
-    low, step = torch.from_numpy(ends.copy())
-    coded = coding.unpack(levels, shape, low, step, bits)
-    values = coded.values(getattr(torch, dtype))
+    """Read values, or the levels that they are coded in (:mod:`.coding`)."""
+    coded = None
+    if f.coded is None:
+        (array,) = arrays
+        if array.ndim not in (1, 2) or array.dtype.kind != "f":
+            raise ValueError(f"a block of {array.dtype}, shape {array.shape}")
+        values = torch.from_numpy(array.copy())
+    else:
+        bits, dtype, shape = f.coded
+        levels, ends = arrays
+        if len(shape) != 2 or 0 in shape:
+            raise ValueError(f"levels of a block of shape {shape}")
+        _expect(levels, "uint8", coding.n_bytes(math.prod(shape), bits))
+        _expect(ends, "float32", 2)
+        low, step = torch.from_numpy(ends.copy())
+        coded = coding.unpack(levels, shape, low, step, bits)
+        values = coded.values(getattr(torch, dtype))
     _check_values(values.numpy())
     return messages.Block(values, coded)
 
@@ -176,115 +161,103 @@ def _check_values(values: NDArray[Any]) -> None:
         )
 
 
-def _write_embedding(m: messages.Embedding) -> Parts:
-    fields, arrays = _write_block(m.block)
-    return fields | {"stage": m.stage, "ahead": m.ahead}, arrays
+def _tensors(value: Any) -> list[Tensor]:
+    """Return the arrays that one field travels as, none where it is None."""
+    match value:
+        case None:
+            return []
+        case float() | int():
+            return [torch.tensor([value], dtype=torch.float64)]
+        case bytes():
+            return [torch.from_numpy(np.frombuffer(value, np.uint8).copy())]
+        case np.ndarray():
+            return [torch.from_numpy(value)]
+        case tuple():
+            return [*value]
+        case messages.Block(coded=None):
+            return [value.values]
+    return [value.coded.packed(), torch.stack([value.coded.low, value.coded.step])]
 
 
-def _read_embedding(f: Fields, arrays: ArrayList) -> messages.Embedding:
-    return messages.Embedding(f.stage, _read_block(f, arrays), f.ahead)
+def _coding_of(block: messages.Block | None) -> Any:
+    """Return bits, number format and shape of a block that travels in levels."""
+    if block is None or block.coded is None:
+        return None
+    kind = str(block.values.dtype).removeprefix("torch.")
+    return block.coded.bits, kind, tuple(block.values.shape)
 
 
-def _write_descend(m: messages.Descend) -> Parts:
-    """Put the rate after the block: fields are cached, and it changes every step."""
-    fields, arrays = _write_block(m.gradient)
-    rate = torch.tensor([m.rate], dtype=torch.float64)
-    return fields | {"stage": m.stage, "last": m.last}, [*arrays, rate]
+def _read_nothing(f: Fields, arrays: ArrayList) -> dict[str, Any]:
+    """Refuse arrays of a message that has none."""
+    if arrays:
+        raise ValueError(f"arrays, which {type(f).__name__} does not have")
+    return {}
 
 
-def _read_descend(f: Fields, arrays: ArrayList) -> messages.Descend:
-    *own, rate = arrays
+def _read_begin(f: Fields, arrays: ArrayList) -> dict[str, Any]:
+    return _read_nothing(f, arrays) | {"plan": settings.build(TrainPlan, f.plan)}
+
+
+def _read_select(f: Fields, arrays: ArrayList) -> dict[str, Any]:
+    plan = settings.build(ShadowPlan if "q" in f.plan else SelectPlan, f.plan)
+    return _read_nothing(f, arrays) | {"plan": plan}
+
+
+def _read_embedding(f: Fields, arrays: ArrayList) -> dict[str, Any]:
+    return {"block": _read_block(f, arrays)}
+
+
+def _read_descend(f: Fields, arrays: ArrayList) -> dict[str, Any]:
+    *block, rate = arrays
     _expect(rate, "float64", 1)
     if not 0 <= rate[0] <= 1:
         raise ValueError("a rate that is not between 0 and 1")
-    return messages.Descend(f.stage, _read_block(f, own), float(rate[0]), f.last)
+    return {"gradient": _read_block(f, block), "rate": float(rate[0])}
 
 
-def _write_arrays(m: messages.Query | messages.QueryReply) -> Parts:
-    fields: dict[str, Any] = {"stage": m.stage}
-    if isinstance(m, messages.Query):
-        fields["step"] = m.step
-    return fields, list(m.arrays)
+def _read_done(f: Fields, arrays: ArrayList) -> dict[str, Any]:
+    return {"constant": _read_block(f, arrays) if arrays else None}
 
 
-def _read_query(f: Fields, arrays: ArrayList) -> messages.Query:
-    return messages.Query(f.stage, f.step, _read_arrays(arrays))
-
-
-def _read_answer(f: Fields, arrays: ArrayList) -> messages.QueryReply:
-    return messages.QueryReply(f.stage, _read_arrays(arrays))
-
-
-def _read_arrays(arrays: ArrayList) -> tuple[Tensor, ...]:
+def _read_query(f: Fields, arrays: ArrayList) -> dict[str, Any]:
     """Read arrays of a method's own protocol; real numbers are within bounds."""
     for array in arrays:
         if array.dtype.kind == "f":
             _check_values(array)
-    return tuple(torch.from_numpy(array.copy()) for array in arrays)
+    return {"arrays": tuple(torch.from_numpy(array.copy()) for array in arrays)}
 
 
-def _write_done(m: messages.Done) -> Parts:
-    fields = {"stage": m.stage, "silent": m.silent, "coded": None}
-    return fields, [] if m.constant is None else [m.constant.values]
-
-
-def _read_done(f: Fields, arrays: ArrayList) -> messages.Done:
-    constant = _read_block(f, arrays) if arrays else None
-    return messages.Done(f.stage, f.silent, constant)
-
-
-def _write_align(m: control.Align) -> Parts:
-    return {}, [torch.from_numpy(np.frombuffer(m.data, np.uint8).copy())]
-
-
-def _read_align(f: Fields, arrays: ArrayList) -> control.Align:
+def _read_align(f: Fields, arrays: ArrayList) -> dict[str, Any]:
     (data,) = arrays
     _expect(data, "uint8", data.size)
-    return control.Align(data.tobytes())
+    return {"data": data.tobytes()}
 
 
-def _write_prepare(m: control.Prepare) -> Parts:
-    arrays = [m.rows] if m.blocks is None else [m.rows, m.blocks]
-    fields = {name: getattr(m, name) for name in PREPARE}
-    return fields, [*map(torch.from_numpy, arrays)]
-
-
-def _read_prepare(f: Fields, arrays: ArrayList) -> control.Prepare:
+def _read_prepare(f: Fields, arrays: ArrayList) -> dict[str, Any]:
     rows, *blocks = arrays
     _expect(rows, "uint8", coding.n_bytes(f.n_train + f.n_test, 1))
     if len(blocks) > 1:
         raise ValueError(f"{len(blocks)} arrays of blocks")
-    own = None
-    if blocks:
-        _expect(blocks[0], "int32", f.n_train)
-        own = blocks[0].copy()
-    return control.Prepare(f.seed, f.n_train, f.n_test, rows.copy(), own, f.share)
+    for array in blocks:
+        _expect(array, "int32", f.n_train)
+    return {"rows": rows.copy(), "blocks": blocks[0].copy() if blocks else None}
 
 
-def _read_ask(f: Fields, arrays: ArrayList) -> control.Ask:
+def _read_ask(f: Fields, arrays: ArrayList) -> dict[str, Any]:
     (rows,) = arrays
     _expect(rows, "int64", rows.size)
-    return control.Ask(rows.copy())
+    return {"rows": rows.copy()}
 
 
-def _write_explain(m: control.Explain) -> Parts:
-    return {"most": m.most}, [*map(torch.from_numpy, (m.rows, m.slopes))]
-
-
-def _read_explain(f: Fields, arrays: ArrayList) -> control.Explain:
+def _read_explain(f: Fields, arrays: ArrayList) -> dict[str, Any]:
     rows, slopes = arrays
     _expect(rows, "int64", rows.size)
     _expect(slopes, "float32", rows.size, slopes.shape[-1])
     _check_values(slopes)
-    return control.Explain(rows.copy(), slopes.copy(), f.most)
+    return {"rows": rows.copy(), "slopes": slopes.copy()}
 
 
-def _write_explained(m: control.Explained) -> Parts:
-    fields = {"names": m.names, "texts": m.texts}
-    return fields, [*map(torch.from_numpy, (m.places, m.values))]
-
-
-def _read_explained(f: Fields, arrays: ArrayList) -> control.Explained:
+def _read_explained(f: Fields, arrays: ArrayList) -> dict[str, Any]:
     places, values = arrays
     if places.ndim != 2 or len(f.texts) != len(f.names):
         raise ValueError(f"reasons of shape {places.shape}, {len(f.texts)} texts")
@@ -294,94 +267,90 @@ def _read_explained(f: Fields, arrays: ArrayList) -> control.Explained:
         raise ValueError("features without a name")
     _expect(values, "float32", *places.shape)
     _check_values(values)
-    return control.Explained(f.names, f.texts, places.copy(), values.copy())
-
-
-def _read_plain(f: Fields, arrays: ArrayList) -> Any:
-    if arrays:
-        raise ValueError(f"arrays, which {type(f).__name__} does not have")
-    return f
-
-
-def _read_begin(f: Fields, arrays: ArrayList) -> messages.Begin:
-    plan = settings.build(TrainPlan, f.plan)
-    return messages.Begin(plan, _read_plain(f, arrays).done)
-
-
-def _read_select(f: Fields, arrays: ArrayList) -> messages.Select:
-    plan = settings.build(ShadowPlan if "q" in f.plan else SelectPlan, f.plan)
-    return messages.Select(_read_plain(f, arrays).components, plan)
-
-
-def _write_plain(message: Any) -> Parts:
-    return dataclasses.asdict(message), []
+    return {"places": places.copy(), "values": values.copy()}
 
 
 @dataclass(frozen=True)
 class MessageKind:
     """How one kind of message is written and read.
 
-    Its fields are those of a dataclass: the message itself, unless it has arrays.
-    Those of a kind that `repeats` are the same step after step and cached.
+    `fields`, a dataclass, are those that travel as JSON, and `arrays` names those
+    that travel as arrays; `read` returns the values of the message that are not in its
+    JSON. The fields of a kind that `repeats` are the same step after step and cached.
     """
 
     cls: type
     fields: Any
-    write: Callable[[Any], Parts]
-    read: Callable[[Fields, ArrayList], Any]
-    repeats: bool = False
+    arrays: tuple[str, ...]
+    read: Callable[[Fields, ArrayList], dict[str, Any]]
+    repeats: bool
+
+    def write(self, message: Any) -> Parts:
+        """Return the fields of a message that travel as JSON, and its arrays."""
+        names = self.fields.__dataclass_fields__
+        values = [getattr(message, name) for name in self.arrays]
+        coded = {"coded": _coding_of(values[0])} if "coded" in names else {}
+        fields = {n: coded[n] if n in coded else getattr(message, n) for n in names}
+        return fields, [tensor for value in values for tensor in _tensors(value)]
 
 
-def _plain(cls: type) -> MessageKind:
-    """Write and read a kind without arrays, field by field."""
-    return MessageKind(cls, cls, _write_plain, _read_plain)
+def _kind(
+    cls: type,
+    fields: dict[str, Any] | None = None,
+    *arrays: str,
+    read: Callable[[Fields, ArrayList], dict[str, Any]] = _read_nothing,
+    repeats: bool = False,
+) -> MessageKind:
+    """Return how a kind travels; `fields` are those of its class unless given."""
+    as_json = cls
+    if fields is not None:
+        as_json = dataclasses.make_dataclass(cls.__name__, fields.items())
+    return MessageKind(cls, as_json, arrays, read, repeats)
 
 
-def _kind(cls: type, fields: dict[str, Any], *how: Any, **more: Any) -> MessageKind:
-    """Write and read a kind whose fields are not those of its class."""
-    own = dataclasses.make_dataclass(cls.__name__, fields.items())
-    return MessageKind(cls, own, *how, **more)
-
-
-BLOCK = {"stage": Stage, "coded": Coding | None}
+BLOCK = {"coded": Coding | None, "stage": Stage}
 DESCEND, EMBEDDING = BLOCK | {"last": bool}, BLOCK | {"ahead": bool}
-DONE = BLOCK | {"silent": bool}
+DONE = {"stage": Stage, "silent": bool, "coded": Coding | None}
 BEGIN = settings.types_of(messages.Begin) | {"plan": PlanFields}
 SELECT = settings.types_of(messages.Select) | {"plan": PlanFields}
 QUERY = {"stage": Stage, "step": settings.Natural}
 PREPARE = settings.types_of(control.Prepare)
 del PREPARE["rows"], PREPARE["blocks"]
+EXPLAIN = {"most": settings.Natural}
 EXPLAINED = {"names": tuple[messages.Text, ...], "texts": tuple[messages.Text, ...]}
 FRAME = dataclasses.make_dataclass("Frame", [("arrays", ArrayFormats)])
+# The rate of a step is an array: fields are cached, and it changes every step.
 KINDS: list[MessageKind] = [
-    _plain(messages.Describe),
-    _plain(messages.Description),
-    _kind(messages.Begin, BEGIN, _write_plain, _read_begin),
-    _kind(messages.Descend, DESCEND, _write_descend, _read_descend, repeats=True),
-    _plain(messages.Embed),
-    _kind(messages.Select, SELECT, _write_plain, _read_select),
+    _kind(messages.Describe),
+    _kind(messages.Description),
+    _kind(messages.Begin, BEGIN, read=_read_begin),
     _kind(
-        messages.Embedding, EMBEDDING, _write_embedding, _read_embedding, repeats=True
+        *(messages.Descend, DESCEND, "gradient", "rate"),
+        read=_read_descend,
+        repeats=True,
     ),
-    _kind(messages.Done, DONE, _write_done, _read_done),
-    _plain(control.Hello),
-    _plain(control.Welcome),
-    _kind(control.Align, {}, _write_align, _read_align),
-    _kind(control.Prepare, PREPARE, _write_prepare, _read_prepare),
-    _plain(control.Save),
-    _plain(control.Restore),
-    _plain(control.Finish),
-    _plain(control.Farewell),
-    _plain(control.Agreed),
-    _plain(control.Refusal),
-    _plain(control.Busy),
-    _plain(control.Open),
-    _kind(control.Ask, {}, lambda m: ({}, [torch.from_numpy(m.rows)]), _read_ask),
-    _plain(control.Declined),
-    _kind(messages.Query, QUERY, _write_arrays, _read_query),
-    _kind(messages.QueryReply, {"stage": Stage}, _write_arrays, _read_answer),
-    _kind(control.Explain, {"most": settings.Natural}, _write_explain, _read_explain),
-    _kind(control.Explained, EXPLAINED, _write_explained, _read_explained),
+    _kind(messages.Embed),
+    _kind(messages.Select, SELECT, read=_read_select),
+    _kind(messages.Embedding, EMBEDDING, "block", read=_read_embedding, repeats=True),
+    _kind(messages.Done, DONE, "constant", read=_read_done),
+    _kind(control.Hello),
+    _kind(control.Welcome),
+    _kind(control.Align, {}, "data", read=_read_align),
+    _kind(control.Prepare, PREPARE, "rows", "blocks", read=_read_prepare),
+    _kind(control.Save),
+    _kind(control.Restore),
+    _kind(control.Finish),
+    _kind(control.Farewell),
+    _kind(control.Agreed),
+    _kind(control.Refusal),
+    _kind(control.Busy),
+    _kind(control.Open),
+    _kind(control.Ask, {}, "rows", read=_read_ask),
+    _kind(control.Declined),
+    _kind(messages.Query, QUERY, "arrays", read=_read_query),
+    _kind(messages.QueryReply, {"stage": Stage}, "arrays", read=_read_query),
+    _kind(control.Explain, EXPLAIN, "rows", "slopes", read=_read_explain),
+    _kind(control.Explained, EXPLAINED, "places", "values", read=_read_explained),
 ]
 _PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
 
@@ -389,7 +358,9 @@ _PLACES = {kind.cls: place for place, kind in enumerate(KINDS)}
 # ------------------------------------------------------------------------------- frames
 
 
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_ENCODER = json.JSONEncoder(
+    allow_nan=False, separators=(",", ":"), default=dataclasses.asdict
+)
 
 
 def _write_fields(items: tuple[Any, ...], shapes: tuple[Any, ...]) -> bytes:
@@ -472,10 +443,38 @@ def decode(data: bytes | memoryview, accept: Accept) -> WireFrame:
     """
     view = memoryview(data).cast("B")
     with _malformed():
-        head = _read_head(view)
-    accept(head.kind.cls, head.fields, head.specs)
+        if len(view) < HEAD_BYTES:
+            raise ValueError(f"{len(view)} bytes")
+        magic, version, place, number, run, n_fields, n_body = HEAD.unpack_from(view)
+        if magic != MAGIC:
+            raise ValueError(f"bytes that begin with {magic!r}")
+        if version != VERSION:
+            raise ValueError(f"format {version}")
+        if n_fields > MAX_FIELDS:
+            raise ValueError(f"{n_fields} bytes of fields, more than is allowed")
+        if place >= len(KINDS):
+            raise ValueError(f"kind {place}")
+        start = HEAD_BYTES + n_fields
+        if len(view) < start:
+            raise ValueError(f"{len(view)} bytes of {start + n_body}")
+        kind = KINDS[place]
+        repeats = kind.repeats and n_fields <= LONG_FIELDS
+        read_fields = _known_reader if repeats else _reader
+        specs, fields = read_fields(place, bytes(view[HEAD_BYTES:start]), n_body)
+    accept(kind.cls, fields, specs)
     with _malformed():
-        return _read_frame(head, view)
+        if len(view) != start + n_body:
+            raise ValueError(f"{len(view)} bytes of {start + n_body}")
+        checksum = bytes(view[HEAD.size : HEAD_BYTES])
+        if checksum != _checksum(view[: HEAD.size], view[HEAD_BYTES:]):
+            raise ValueError("a frame whose checksum is wrong")
+        arrays = []  # of the frame's own bytes; what is used of them is copied
+        for dtype, shape in specs:
+            arrays.append(np.ndarray(shape, dtype, view, start))
+            start += arrays[-1].nbytes
+        values = vars(fields) | kind.read(fields, arrays)
+        values.pop("coded", None)
+        return WireFrame(kind.cls(**values), number, run)
 
 
 @contextlib.contextmanager
@@ -488,53 +487,6 @@ def _malformed() -> Iterator[None]:
         raise ProtocolError(
             f"A message must be a frame of lessvfl, format {VERSION}. {what}"
         ) from None
-
-
-class FrameHead(NamedTuple):
-    """What a frame says of itself before its arrays."""
-
-    kind: MessageKind
-    fields: Fields
-    specs: Specs
-    number: int
-    run: bytes
-    n_fields: int
-    n_body: int
-
-
-def _read_head(view: memoryview) -> FrameHead:
-    if len(view) < HEAD_BYTES:
-        raise ValueError(f"{len(view)} bytes")
-    magic, version, place, number, run, n_fields, n_body = HEAD.unpack_from(view)
-    if magic != MAGIC:
-        raise ValueError(f"bytes that begin with {magic!r}")
-    if version != VERSION:
-        raise ValueError(f"format {version}")
-    if n_fields > MAX_FIELDS:
-        raise ValueError(f"{n_fields} bytes of fields, more than is allowed")
-    if place >= len(KINDS):
-        raise ValueError(f"kind {place}")
-    if len(view) < HEAD_BYTES + n_fields:
-        raise ValueError(f"{len(view)} bytes of {HEAD_BYTES + n_fields + n_body}")
-    text = bytes(view[HEAD_BYTES : HEAD_BYTES + n_fields])
-    repeats = KINDS[place].repeats and n_fields <= LONG_FIELDS
-    specs, fields = (_known_reader if repeats else _reader)(place, text, n_body)
-    return FrameHead(KINDS[place], fields, specs, number, run, n_fields, n_body)
-
-
-def _read_frame(head: FrameHead, view: memoryview) -> WireFrame:
-    """Read the arrays of a frame that may come now."""
-    start = HEAD_BYTES + head.n_fields
-    if len(view) != start + head.n_body:
-        raise ValueError(f"{len(view)} bytes of {start + head.n_body}")
-    told = bytes(view[HEAD.size : HEAD_BYTES])
-    if told != _checksum(view[: HEAD.size], view[HEAD_BYTES:]):
-        raise ValueError("a frame whose checksum is wrong")
-    arrays = []  # of the frame's own bytes; what is used of them is copied
-    for dtype, shape in head.specs:
-        arrays.append(np.ndarray(shape, dtype, view, start))
-        start += arrays[-1].nbytes
-    return WireFrame(head.kind.read(head.fields, arrays), head.number, head.run)
 
 
 def _reader(place: int, text: bytes, n_body: int) -> tuple[Specs, Fields]:

@@ -124,9 +124,14 @@ class Prepare:
         """Name rows, each of the common ones once."""
         is_test = np.zeros(len(train) + len(test), dtype=np.bool_)
         is_test[test] = True
-        own = None if blocks is None else blocks.astype(np.int32)
-        bits = np.packbits(is_test)
-        return cls(seed, len(train), len(test), bits, own, share)
+        return cls(
+            seed=seed,
+            n_train=len(train),
+            n_test=len(test),
+            rows=np.packbits(is_test),
+            blocks=None if blocks is None else blocks.astype(np.int32),
+            share=share,
+        )
 
     @property
     def n_rows(self) -> int:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from lessvfl.wire.due import ANYTHING_SMALL, Due, NotDueError
 from lessvfl.wire.shorthand import Shorthand
 
 BEAT_SECONDS = 5.0  # between two signs of life of a party that computes
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds before the next try to dial
 LINE_SECONDS = 60.0  # between two lines about a server that is not there
 
 log = logging.getLogger(__name__)
@@ -42,10 +43,6 @@ class Server(Protocol):
         ...
 
 
-def _nothing(*what: int) -> None:
-    """Ignore what happened."""
-
-
 def _refuse_all(error: NotDueError) -> Any:
     """Take part no longer in what asks for something that is not due."""
     raise error
@@ -55,9 +52,9 @@ def _refuse_all(error: NotDueError) -> Any:
 class Listener:
     """Callbacks of a connection: when it is made, when it is lost, its bytes."""
 
-    came: Callable[[], None] = _nothing
-    went: Callable[[], None] = _nothing
-    carried: Callable[[int, int], None] = _nothing  # up, down
+    came: Callable[[], None] = lambda: None
+    went: Callable[[], None] = lambda: None
+    carried: Callable[[int, int], None] = lambda up, down: None
 
 
 def serve(
@@ -83,63 +80,54 @@ def serve(
     computes. A server that cannot be reached is logged at once, then once a minute.
     """
     end = time.monotonic() + patience
-    pauses = _pauses()
+    pause = FIRST_PAUSE
     was_there = False
     since = time.monotonic()  # the last sign of life
-    told: float | None = None  # when the log last said that there is none
+    logged: float | None = None  # when the log last said that there is none
 
-    def heard(message: Any) -> Any:
-        nonlocal end, pauses, was_there, since, told
+    def answer(message: Any) -> Any:
+        """Return the reply to a request, or to an error about one that is not due."""
+        nonlocal end, pause, was_there, since, logged
         if isinstance(message, NotDueError):  # no reason to dial at once, nor longer
             was_there = True
             return decline(message)
-        if told is not None or not was_there:
+        if logged is not None or not was_there:
             listener.came()
-        was_there, told = True, None
+        was_there, logged = True, None
         reply = handle(message)
         since = time.monotonic()
-        end, pauses = since + patience, _pauses()
+        end, pause = since + patience, FIRST_PAUSE
         return reply
 
     while True:
         try:
-            _answer(address, hello, heard, due, beat, listener.carried)
+            _converse(address, hello, answer, due, beat, listener.carried)
         except GoneError as error:
             now = time.monotonic()
             if now > end:
                 why = f"no answer for {time_text(patience)} ({error})"
                 who = f"The server {address.server}"
                 raise PartyLostError(["server"], why, who) from None
-            if told is None:
-                listener.went()
-                how = "is gone" if was_there else "does not answer yet"
-                _say_again(address, how, error, f"for up to {time_text(end - now)}")
-                told = now
-            elif now - told >= LINE_SECONDS:
-                how = f"has not answered for {time_text(now - since)}"
-                _say_again(address, how, error, f"for another {time_text(end - now)}")
-                told = now
-            sleep(next(pauses))
+            if logged is None or now - logged >= LINE_SECONDS:
+                left = time_text(end - now)
+                if logged is None:
+                    listener.went()
+                    how = "is gone" if was_there else "does not answer yet"
+                    how_long = f"for up to {left}"
+                else:
+                    how = f"has not answered for {time_text(now - since)}"
+                    how_long = f"for another {left}"
+                line = "The server %s %s (%s); trying again, %s"
+                log.info(line, address.server, how, error, how_long)
+                logged = now
+            sleep(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
             continue
         if is_over():
             return
         raise ProtocolError(
             "The server must end a run after its last seed. Got its farewell before."
         )
-
-
-def _say_again(address: Server, how: str, why: GoneError, how_long: str) -> None:
-    """Log that there is no connection, and for how long to keep trying."""
-    where = address.server
-    log.info("The server %s %s (%s); trying again, %s", where, how, why, how_long)
-
-
-def _pauses() -> Iterator[float]:
-    """Yield how long to wait before the next try."""
-    pause = 0.1
-    while True:
-        yield pause
-        pause = min(2.0, 2 * pause)
 
 
 class _Voice:
@@ -152,7 +140,7 @@ class _Voice:
         self._carried = carried
         self._beat = beat
         self._lock = threading.Lock()  # of what is written, and of what is computed
-        self._said, self._heard = Shorthand(), Shorthand()
+        self._sent, self._received = Shorthand(), Shorthand()
         # The request's number and run, and since when it is being answered.
         self._at: tuple[int, bytes, float] | None = None
         self._over = threading.Event()
@@ -170,14 +158,14 @@ class _Voice:
         data = codec.encode(WireFrame(message, number, run))
         with self._lock:
             self._at = None
-            short = self._said.shorten(data)
+            short = self._sent.shorten(data)
             self._stream.write(short)
         self._carried(len(short), 0)
 
     def took(self, data: memoryview) -> memoryview:
         """Count what came, and return the whole frame."""
         self._carried(0, len(data))
-        return self._heard.whole(data)
+        return self._received.whole(data)
 
     def close(self) -> None:
         """Send no more signs of life."""
@@ -190,68 +178,56 @@ class _Voice:
                     continue  # idle, or quick
                 number, run, _ = self._at
                 sign = codec.encode(WireFrame(Busy(), number, run))
-                self._stream.write(self._said.shorten(sign))
+                self._stream.write(self._sent.shorten(sign))
 
 
-def _answer(
+def _converse(
     address: Server,
     hello: Hello,
-    heard: Callable[[Any], Any],
+    answer: Callable[[Any], Any],
     due: Callable[[], Due],
     beat: float,
     carried: Callable[[int, int], None],
 ) -> None:
-    """Answer requests over one connection until the server says farewell.
-
-    `heard` returns the reply to a request, or to an error about one that is not due.
-    """
+    """Answer requests over one connection until the server says farewell."""
     stream = address.connect()
     voice = _Voice(stream, beat, carried)
     try:
         stream.expect(due().most_bytes)
         voice.say(hello, 0)
-        _converse(voice, stream, heard, due)
+        while True:
+            data = stream.read()
+            message: Any
+            try:
+                data = voice.took(data)
+                message = codec.decode(data, due().accept).message
+            except NotDueError as error:
+                message = error
+            except ProtocolError as error:
+                _refuse(voice, error, *codec.exchange_of(data))
+                raise
+            if isinstance(message, Farewell) or message == OVER:
+                return
+            if isinstance(message, Refusal):
+                reason = printable(message.reason)
+                if not message.final:
+                    raise GoneError(reason)
+                raise ConfigError(f"The server says no ({message.kind}): {reason}")
+            number, run = codec.exchange_of(data)
+            del data
+            voice.begin(number, run)
+            try:
+                reply = answer(message)
+            except Exception as error:
+                _refuse(voice, error, number, run)
+                raise
+            del message  # it may be large
+            stream.expect(due().most_bytes)
+            with contextlib.suppress(GoneError):  # then its last words come next
+                voice.say(reply, number, run)
     finally:
         voice.close()
         stream.close()
-
-
-def _converse(
-    voice: _Voice,
-    stream: Stream,
-    heard: Callable[[Any], Any],
-    due: Callable[[], Due],
-) -> None:
-    while True:
-        data = stream.read()
-        message: Any
-        try:
-            data = voice.took(data)
-            message = codec.decode(data, due().accept).message
-        except NotDueError as error:
-            message = error
-        except ProtocolError as error:
-            _refuse(voice, error, *codec.exchange_of(data))
-            raise
-        if isinstance(message, Farewell) or message == OVER:
-            return
-        if isinstance(message, Refusal):
-            reason = printable(message.reason)
-            if not message.final:
-                raise GoneError(reason)
-            raise ConfigError(f"The server says no ({message.kind}): {reason}")
-        number, run = codec.exchange_of(data)
-        del data
-        voice.begin(number, run)
-        try:
-            reply = heard(message)
-        except Exception as error:
-            _refuse(voice, error, number, run)
-            raise
-        del message  # it may be large
-        stream.expect(due().most_bytes)
-        with contextlib.suppress(GoneError):  # then its last words come next
-            voice.say(reply, number, run)
 
 
 def _refuse(voice: _Voice, error: Exception, number: int, run: bytes) -> None:

@@ -103,16 +103,12 @@ class NotDueError(ProtocolError):
     """A message must not come now, or takes too much."""
 
 
-def _nothing_wrong(fields: codec.Fields, specs: codec.Specs) -> None:
-    """Find nothing wrong."""
-
-
 class Bound(NamedTuple):
     """What one kind of message must be like."""
 
     n_bytes: int = 0  # of its arrays, decoded or not, the most
     # What else is wrong, by its fields and the formats of its arrays; None: nothing.
-    complaint: Complaint = _nothing_wrong
+    complaint: Complaint = lambda fields, specs: None
 
 
 @dataclass(frozen=True)
@@ -170,20 +166,14 @@ def requests(phase: SessionPhase, bounds: Mapping[type, Bound]) -> Due:
 
 def of_training(due: Due, server: str) -> Due:
     """Have a party that trains say what is wrong with a server that predicts."""
-    sentence = (
-        f"The server at {server} must train, by 'lessvfl server'. Got one that "
-        "predicts."
-    )
-    return replace(due, wrong={control.Open: sentence})
+    must = f"The server at {server} must train, by 'lessvfl server'."
+    return replace(due, wrong={control.Open: f"{must} Got one that predicts."})
 
 
 def of_predictions(due: Due, server: str) -> Due:
     """Have a party that predicts say what is wrong with a server that trains."""
-    sentence = (
-        f"The server at {server} must predict, by 'lessvfl predict server'. Got one "
-        "that trains."
-    )
-    return replace(due, wrong={control.Welcome: sentence})
+    must = f"The server at {server} must predict, by 'lessvfl predict server'."
+    return replace(due, wrong={control.Welcome: f"{must} Got one that trains."})
 
 
 # Where nobody says what is due: a message of every kind, but a small one.
@@ -205,7 +195,11 @@ class BlockShape(NamedTuple):
 
     def complaint(self, fields: codec.Fields, specs: codec.Specs) -> str | None:
         """Return what is wrong with a block, by what is said of it; None: nothing."""
-        bits, dtype, shape = _claimed(fields, specs)
+        bits, dtype, shape = fields.coded or (0, "nothing", ())
+        if fields.coded is None and specs:
+            number, shape = specs[0]
+            bits, dtype = 8 * number.itemsize, number.name
+        shape = tuple(shape)
         if (shape, dtype) != (self.shape, _name(self.dtype)):
             return (
                 f"A block must be of shape {self.shape}, {_name(self.dtype)}. Got "
@@ -214,19 +208,6 @@ class BlockShape(NamedTuple):
         if bits != self.bits and 0 not in self.shape:
             return f"A block must be in {self.bits} bits a value. Got {bits}."
         return None
-
-
-def _claimed(
-    fields: codec.Fields, specs: codec.Specs
-) -> tuple[int, str, tuple[int, ...]]:
-    """Return bits a value, number format and shape that a block is said to have."""
-    if fields.coded is not None:
-        bits, dtype, shape = fields.coded
-        return bits, dtype, tuple(shape)
-    if not specs:
-        return 0, "nothing", ()
-    number, shape = specs[0]
-    return 8 * number.itemsize, number.name, tuple(shape)
 
 
 def _name(dtype: torch.dtype) -> str:

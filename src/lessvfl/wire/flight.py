@@ -63,10 +63,9 @@ class Credentials:
 
     def read(self) -> tuple[bytes, bytes, bytes]:
         """Return the contents."""
+        files = (self.certificate, self.key, self.ca)
         try:
-            certificate, key, ca = (
-                path.read_bytes() for path in (self.certificate, self.key, self.ca)
-            )
+            certificate, key, ca = (file.read_bytes() for file in files)
         except OSError as error:
             raise ConfigError(
                 f"Certificate, key and CA must be files that can be read. Got "
@@ -299,8 +298,8 @@ class FlightHub(Hub):
         self._free: deque[_Lane] = deque()  # longest free first
         try:
             self._free.append(self._new_lane())  # bad certificates fail here
-            own = limits.within_files(len(parties))
-            self._front = Front(host, port, self._find_lane, own)
+            limits = limits.within_files(len(parties))
+            self._front = Front(host, port, self._find_lane, limits)
         except (pyarrow.ArrowException, OSError, OverflowError) as error:
             self._stop_lanes()
             log.debug("cannot listen: %s", first_line(error))

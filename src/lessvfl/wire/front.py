@@ -394,12 +394,12 @@ def _send(end: socket.socket, data: memoryview) -> memoryview:
 
 def _listen(host: str, port: int) -> list[socket.socket]:
     """Listen at all addresses of a host; raise an OSError where there is none."""
-    found: list[socket.socket] = []
+    listeners: list[socket.socket] = []
     problem: OSError | None = None
     for family, kind, _, _, where in socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     ):
-        number = found[0].getsockname()[1] if found else port
+        number = listeners[0].getsockname()[1] if listeners else port
         try:
             listener = socket.socket(family, kind)
             try:
@@ -407,14 +407,14 @@ def _listen(host: str, port: int) -> list[socket.socket]:
             except BaseException:
                 listener.close()
                 raise
-            found.append(listener)
+            listeners.append(listener)
         except OSError as error:
             problem = problem or error
             if error.errno == errno.EADDRINUSE:
                 break
-    if found and (problem is None or problem.errno != errno.EADDRINUSE):
-        return found
-    for listener in found:
+    if listeners and (problem is None or problem.errno != errno.EADDRINUSE):
+        return listeners
+    for listener in listeners:
         listener.close()
     raise problem or OSError(errno.EADDRNOTAVAIL, "no such address")
 

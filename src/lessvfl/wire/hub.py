@@ -41,11 +41,11 @@ from lessvfl.wire.line import (
     AROUND,
     ByteCount,
     HubRules,
+    LocalParty,
     Order,
     PartyLine,
     part_of,
 )
-from lessvfl.wire.local import LocalParty
 from lessvfl.wire.messages import Reply, Request, Traffic
 
 SMALL = 1 << 16  # what is longer is worth a thread of its own
@@ -161,9 +161,10 @@ class Hub:
                 raise ProtocolError(f"A party must greet first. Got {got}.")
             hello = codec.decode(data, GREETING.accept).message
         except (GoneError, LessVFLError) as error:  # it shows a wrong field, no more
-            is_gone = isinstance(error, GoneError)
-            said = "A party must greet first. Got nothing." if is_gone else str(error)
-            refusal = Refusal(ProtocolError.kind, said)
+            reason = str(error)
+            if isinstance(error, GoneError):
+                reason = "A party must greet first. Got nothing."
+            refusal = Refusal(ProtocolError.kind, reason)
             self._refuse(proven or "somebody", refusal, stream)
             return None
         name = hello.party if proven is None else proven
@@ -248,7 +249,7 @@ class Hub:
         while True:
             try:
                 came = line.stream.read()
-                up = line.heard_of.whole(came)
+                up = line.received.whole(came)
             except ProtocolError as error:
                 return error, 0
             line.heard = time.monotonic()
@@ -344,7 +345,7 @@ class Hub:
                 if (line := self._lines.get(party)) is not None
                 and (greeted is None or line.hello is greeted.get(party))
             }
-        here = {p: own for p, own in self._local.items() if p in requests}
+        here = {name: p for name, p in self._local.items() if name in requests}
         if missing := [p for p in requests if p not in lines and p not in here]:
             raise PartyLostError(missing, "not connected")
         later = []  # small ones are all written before the first goes out
@@ -363,24 +364,28 @@ class Hub:
         for line, order in later:
             line.ask(order)
         replies = {  # while the others compute
-            party: self._ask_here(own, requests[party], *written[id(requests[party])])
-            for party, own in here.items()
+            name: self._ask_here(party, *written[id(requests[name])])
+            for name, party in here.items()
         }
         replies |= {party: self._reply(line) for party, line in lines.items()}
         return {party: replies[party] for party in requests}
 
-    def _ask_here(
-        self, party: LocalParty, request: Any, sent: WireFrame, data: bytes
-    ) -> Any:
-        """Return the reply of a party of this process; its errors are ours."""
+    def _ask_here(self, party: LocalParty, sent: WireFrame, data: bytes) -> Any:
+        """Return the reply of a party of this process; its errors are ours.
+
+        It gets and sends frames as other parties do: so it computes what it would as a
+        process of its own, and shares no tensor with the server.
+        """
         name = party.hello.party
-        order = (sent, data, self.rules.due(name, request))
+        order = (sent, data, self.rules.due(name, sent.message))
         try:
-            came = party.answer(data)
+            asked = codec.decode(data, party.due().accept)
+            reply = WireFrame(party.handle(asked.message), asked.number, asked.run)
+            came = memoryview(codec.encode(reply))
         except LessVFLError as error:
             error.public = STOPPED
             raise
-        self.rules.carried(name, request, 0, 0)
+        self.rules.carried(name, sent.message, 0, 0)
         return self._checked(name, self._read(order, came))
 
     def _reply(self, line: PartyLine) -> Any:
@@ -422,8 +427,8 @@ class Hub:
             self.cut_off(party, str(came))
         reply = came.message
         if isinstance(reply, Refusal):
-            said = f"({reply.kind}): {printable(reply.reason)}"
-            raise ProtocolError(f"Party '{party}' stops {said}", public=STOPPED)
+            why = f"({reply.kind}): {printable(reply.reason)}"
+            raise ProtocolError(f"Party '{party}' stops {why}", public=STOPPED)
         return reply
 
     def _read(self, order: Order, data: memoryview) -> WireFrame | ProtocolError:

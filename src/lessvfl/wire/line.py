@@ -25,9 +25,8 @@ from lessvfl.wire.shorthand import Shorthand
 ALIGN, ALIVE, AROUND = "align", "alive", "around"
 
 Order = tuple[WireFrame, bytes, Due]  # what to send, and what may come in reply
-Answer = tuple[
-    Order, memoryview | WireFrame | ProtocolError
-]  # what was sent, what came
+# What was sent, and what came.
+Answer = tuple[Order, memoryview | WireFrame | ProtocolError]
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,15 @@ class HubRules:
 ANY_PARTY = HubRules()
 
 
+@dataclass(frozen=True)
+class LocalParty:
+    """How a hub reaches a party of its own process: no frame goes over a wire."""
+
+    hello: Hello
+    handle: Callable[[Any], Any]
+    due: Callable[[], Due]  # what it may be asked for now
+
+
 @dataclass
 class PartyLine:
     """One party's open stream, as the server's threads see it."""
@@ -67,8 +75,8 @@ class PartyLine:
     passed: Traffic = Traffic()  # at the socket, as far as it is counted
     last: bytes | None = None  # what to say before the stream ends
     lock: threading.Lock = field(default_factory=threading.Lock)  # of what is written
-    said: Shorthand = field(default_factory=Shorthand)
-    heard_of: Shorthand = field(default_factory=Shorthand)
+    sent: Shorthand = field(default_factory=Shorthand)
+    received: Shorthand = field(default_factory=Shorthand)
 
     def ask(self, order: Order) -> None:
         """Queue a request for this party."""
@@ -78,7 +86,7 @@ class PartyLine:
     def say(self, data: bytes) -> int:
         """Send a frame; return its bytes on the wire."""
         with self.lock:
-            short = self.said.shorten(data)
+            short = self.sent.shorten(data)
             self.stream.write(short)
         return len(short)
 
@@ -129,14 +137,14 @@ class ByteCount:
         before, now = line.passed, line.stream.passed or line.passed
         line.passed = now
         with self._lock:
-            for of, own, way, n_bytes in (
+            for of, part_there, way, n_bytes in (
                 ("frames", to_server, "up", up),
                 ("frames", part, "down", down),
                 ("socket", to_server, "up", now.up - before.up),
                 ("socket", part, "down", now.down - before.down),
             ):
                 if n_bytes:
-                    self._bytes[line.party, of, own, way] += n_bytes
+                    self._bytes[line.party, of, part_there, way] += n_bytes
 
     def traffic(self, parties: Sequence[PartyId]) -> dict[PartyId, Traffic]:
         """Return the bytes of these parties' frames so far."""
@@ -144,15 +152,15 @@ class ByteCount:
         with self._lock:
             for (party, of, _, way), n_bytes in self._bytes.items():
                 sums[party][way] += n_bytes * (of == "frames")
-        return {party: Traffic(own["up"], own["down"]) for party, own in sums.items()}
+        return {party: Traffic(n["up"], n["down"]) for party, n in sums.items()}
 
     def by_part(self) -> Counter[tuple[str, str, str]]:
         """Return the bytes so far of all parties."""
-        found: Counter[tuple[str, str, str]] = Counter()
+        sums: Counter[tuple[str, str, str]] = Counter()
         with self._lock:
             for (_, of, part, way), n_bytes in self._bytes.items():
-                found[of, part, way] += n_bytes
-        return found
+                sums[of, part, way] += n_bytes
+        return sums
 
 
 def part_of(request: Any) -> str:

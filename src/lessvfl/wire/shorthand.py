@@ -41,23 +41,25 @@ class Shorthand:
 
     def shorten(self, data: bytes) -> bytes:
         """Return a whole frame as it travels."""
-        place, number, own = _read(data)
+        place, number, header = _read(data)
         known = self._said.get(place, ())
-        if own not in known or len(data) > LONGEST or number >= MOST_NUMBER:
-            self._remember(place, own)
+        if header not in known or len(data) > LONGEST or number >= MOST_NUMBER:
+            self._remember(place, header)
             return data
-        told = data[codec.HEAD.size : codec.HEAD_BYTES]
-        body = data[codec.HEAD_BYTES + len(own[1]) :]
-        return HEAD.pack(MARK, MOST * place + known.index(own), number, told) + body
+        checksum = data[codec.HEAD.size : codec.HEAD_BYTES]
+        body = data[codec.HEAD_BYTES + len(header[1]) :]
+        return (
+            HEAD.pack(MARK, MOST * place + known.index(header), number, checksum) + body
+        )
 
     def whole(self, data: memoryview) -> memoryview:
         """Return the whole frame of what came, which may be whole already."""
         if bytes(data[:1]) != MARK or len(data) < HEAD.size:
             if len(data) >= codec.HEAD_BYTES:
-                place, _, own = _read(data)
-                self._remember(place, own)
+                place, _, header = _read(data)
+                self._remember(place, header)
             return data
-        _, code, number, told = HEAD.unpack_from(data)
+        _, code, number, checksum = HEAD.unpack_from(data)
         place, which = divmod(code, MOST)
         known = self._said.get(place, ())
         if which >= len(known):
@@ -68,15 +70,15 @@ class Shorthand:
         run, text = known[which]
         body = data[HEAD.size :]
         fixed = (codec.MAGIC, codec.VERSION, place, number, run, len(text), len(body))
-        return memoryview(b"".join((codec.HEAD.pack(*fixed), told, text, body)))
+        return memoryview(b"".join((codec.HEAD.pack(*fixed), checksum, text, body)))
 
-    def _remember(self, place: int, own: tuple[bytes, bytes]) -> None:
+    def _remember(self, place: int, header: tuple[bytes, bytes]) -> None:
         """Remember run and fields, unless they are long or of an unknown kind."""
-        if len(own[1]) > codec.LONG_FIELDS or place >= len(codec.KINDS):
+        if len(header[1]) > codec.LONG_FIELDS or place >= len(codec.KINDS):
             return
         known = self._said.setdefault(place, [])
-        if own not in known:
-            known.append(own)
+        if header not in known:
+            known.append(header)
             del known[:-MOST]
 
 
