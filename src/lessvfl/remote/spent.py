@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,18 +86,18 @@ class _Seed:
 class Budget:
     """Counts of what a party was asked, in a file of its run folder.
 
-    The file is ahead of what is spent, so that no restart gives any back.
+    The file is ahead of what is spent, so that no restart gives any back. `first` has
+    the counts, and whatever is kept beside them, of a folder without the file.
     """
 
-    def __init__(self, path: Path, checker: PolicyChecker, *names: str) -> None:
+    def __init__(self, path: Path, checker: PolicyChecker, first: State) -> None:
         self._path, self._checker = path, checker
-        self.counts = dict.fromkeys(names, 0)
-        if path.is_file():
-            self._take_up(read_state(path))
+        known = read_state(path) if path.is_file() else first
+        self.secret = known.secret
+        self.counts = {
+            name: known.values.get(name, value) for name, value in first.values.items()
+        }
         self._written = dict(self.counts)
-
-    def _take_up(self, known: State) -> None:
-        self.counts = {name: known.values.get(name, 0) for name in self.counts}
 
     def _check(self, key: str, n: int, allowed: str, got: str) -> int:
         """Refuse `n` more if the policy's `key` forbids it; return its limit."""
@@ -117,12 +118,8 @@ class Budget:
         self._write({})
 
     def _write(self, ahead: dict[str, int]) -> None:
-        written = self.counts | ahead
-        write_state(self._path, self._state(written))
-        self._written = written
-
-    def _state(self, written: dict[str, int]) -> State:
-        return State({}, written)
+        self._written = self.counts | ahead
+        write_state(self._path, State({}, self._written, self.secret))
 
 
 @dataclass(frozen=True)
@@ -182,8 +179,10 @@ class AccountBudget:
             got = f"{what} by which it would be {epsilon:.3g}, with all earlier ones"
         else:
             return
-        told = checker.refuse(f"less '{key}' of every row", key, "more, as its log has")
-        raise PolicyError(str(checker.refuse(allowed, key, got)), public=str(told))
+        public = checker.refuse(
+            f"less '{key}' of every row", key, "more, as its log has"
+        )
+        raise PolicyError(str(checker.refuse(allowed, key, got)), public=str(public))
 
     def align(self, n_ids: int, n_rows: int) -> None:
         """Count an alignment of `n_ids` with a table of `n_rows`, or refuse it."""
@@ -211,7 +210,8 @@ class RunBudget(Budget):
     def __init__(
         self, folder: Path, checker: PolicyChecker, ids: Ids | None, run: str
     ) -> None:
-        super().__init__(folder / "spent.safetensors", checker, "rounds")
+        first = State({}, {"rounds": 0})
+        super().__init__(folder / "spent.safetensors", checker, first)
         self.all_runs = AccountBudget(folder, checker, ids)
         self._run = run
         self._plan = RunPlan(math.inf, 1, 32, None)
@@ -279,8 +279,8 @@ class RunBudget(Budget):
 
     def left(self) -> tuple[int, float]:
         """Return the messages and the values about a row that are left."""
-        policy, told = self._checker.policy, self._others + self._shown
-        return policy.rounds - self.counts["rounds"], policy.values - told
+        policy, n_values = self._checker.policy, self._others + self._shown
+        return policy.rounds - self.counts["rounds"], policy.values - n_values
 
     def values(self, place: Path) -> float:
         """Return the values about a row that left of a seed, by its folder."""
@@ -320,8 +320,8 @@ class RunBudget(Budget):
     def conclude(self) -> None:
         """Give back what the run, which is over, was charged for and did not show."""
         self.settle()
-        accounts, told = self.all_runs.accounts, self._plan.amounts(self._shown)
-        accounts.settle(self._charge(told).whom, self._run, told)
+        shown = self._plan.amounts(self._shown)
+        self.all_runs.accounts.settle(self._charge(shown).whom, self._run, shown)
         self._charged = self._shown
 
 
@@ -337,33 +337,30 @@ class PredictionBudget(Budget):
         checker: PolicyChecker,
         lately: Iterable[tuple[float, int]] = (),
     ) -> None:
-        self._asked = ""  # the alignment that was paid for last
-        self.secret = secrets.token_bytes(SECRET_BYTES)
-        super().__init__(path, checker, "rows", "alignments", "reason_rows")
+        first: dict[str, Any] = dict.fromkeys(("rows", "alignments", "reason_rows"), 0)
+        first["asked"] = ""  # the alignment that was paid for last
+        secret = secrets.token_bytes(SECRET_BYTES)
+        super().__init__(path, checker, State({}, first, secret))
         now = time.monotonic()
         self._lately = deque((now + ago, n) for ago, n in lately)  # of the last minute
         self._n_lately = sum(n for _, n in self._lately)
-
-    def _take_up(self, known: State) -> None:
-        super()._take_up(known)
-        self._asked, self.secret = known.values["asked"], known.secret
 
     def alignment(self, asked: str) -> bool:
         """Spend an alignment, unless it is the last one again.
 
         `asked` is a digest of it. Returns whether anything was spent.
         """
-        if asked == self._asked:
+        if asked == self.counts["asked"]:
             return False
         one = ("predict_alignments", 1, "{} alignments for predictions", "one more")
         self._check(*one)
-        self._asked = asked
+        self.counts["asked"] = asked
         self._spend(*one)
         return True
 
     def forget(self) -> None:
         """Charge for the last alignment again: the server broke its rules."""
-        self._asked = ""
+        self.counts["asked"] = ""
         self.settle()
 
     def rows(self, n_rows: int, n_new: int) -> None:
@@ -387,9 +384,6 @@ class PredictionBudget(Budget):
         self._check(*many)
         self.rows(n_rows, 0)
         self._spend(*many)
-
-    def _state(self, written: dict[str, int]) -> State:
-        return State({}, {**written, "asked": self._asked}, self.secret)
 
 
 def _count_of(key: str) -> str:
