@@ -9,19 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lessvfl import data
-from lessvfl.core.hidden_paths import AnswerFormats, PathStep
-from lessvfl.core.protocol import QueryArrays
 from lessvfl.errors import ConfigError
 from lessvfl.remote.align import Ids
 from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.config import ServerConfig, table_of
 from lessvfl.run.fitted import MODEL_DIGITS, FittedServer
 from lessvfl.terms import PartyId
-from lessvfl.wire import messages
 
 Send = Callable[[Mapping[PartyId, Any]], Mapping[PartyId, Any]]
 
@@ -72,31 +68,6 @@ class Session:
         return Session(self.name, self.ids, places)
 
 
-def asked_for(
-    places: Positions, send: Send
-) -> Callable[..., dict[PartyId, QueryArrays]]:
-    """Return how parties are asked in a prediction of rows with hidden paths."""
-    rows = torch.from_numpy(np.ascontiguousarray(places))
-
-    def take(
-        step: PathStep,
-        arrays: Mapping[PartyId, QueryArrays],
-        expects: Mapping[PartyId, AnswerFormats],
-    ) -> dict[PartyId, QueryArrays]:
-        first = (rows,) if step is PathStep.KEYS else ()
-        replies = send(
-            {
-                name: messages.Query(
-                    "predict", step, (*first, *own), tuple(expects[name])
-                )
-                for name, own in arrays.items()
-            }
-        )
-        return {name: reply.arrays for name, reply in replies.items()}
-
-    return take
-
-
 def universe(
     config: ServerConfig, rows: Path | None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -109,10 +80,7 @@ def universe(
         raise ConfigError(
             "The 'id' setting must name the column of ids to predict with. Got none."
         )
-    if rows is None:
-        own = data.load_ids(table_of(config), config.id)
-        return own, own
-    asked = data.load_ids(rows, config.id)
-    if config.align == "none":
+    asked = data.load_ids(table_of(config) if rows is None else rows, config.id)
+    if rows is not None and config.align == "none":
         return data.load_ids(table_of(config), config.id), asked
     return asked, asked

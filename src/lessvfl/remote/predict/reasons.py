@@ -12,7 +12,6 @@ import csv
 import hashlib
 import logging
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from lessvfl.errors import (
 from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.background import read_background
 from lessvfl.remote.predict.aligned import Send
+from lessvfl.remote.predict.journal import open_private
 from lessvfl.run.effects import effect_curves
 from lessvfl.run.ensemble import merge_parties
 from lessvfl.run.fitted import FittedParty
@@ -81,19 +81,19 @@ class PartyReasons:
         cls, parts: Sequence[tuple[FittedParty, Path]], texts: Mapping[str, str]
     ) -> PartyReasons:
         """Take up what training left of each seed, or refuse to give reasons."""
-        found = [(party, read_background(folder)) for party, folder in parts]
-        for party, background in found:
+        read = [(party, read_background(folder)) for party, folder in parts]
+        for party, background in read:
             if background is None and party.constant is None:
                 raise PolicyError(
                     f"Party '{party.name}' gives reasons for what networks predict "
                     "that were evaluated in training. Got another model."
                 )
-        if all(party.constant is not None for party, _ in found):
+        if all(party.constant is not None for party, _ in read):
             raise PolicyError(
-                f"Party '{found[0][0].name}' gives no reasons: it kept no feature. Got "
+                f"Party '{read[0][0].name}' gives no reasons: it kept no feature. Got "
                 "a request for some."
             )
-        return cls(found, texts)
+        return cls(read, texts)
 
     def split(self, rows: Frame, slopes: NDArray[np.float32]) -> FeatureShares:
         """Return what every feature adds to these rows."""
@@ -106,26 +106,26 @@ class PartyReasons:
             raise ProtocolError.told(sentence)
         added: dict[str, NDArray[np.float64]] = {}
         every = torch.split(torch.from_numpy(slopes).double(), sizes, dim=1)
-        for (party, background), own in zip(self._parts, every, strict=True):
+        for (party, background), part in zip(self._parts, every, strict=True):
             if background is not None:  # else it kept nothing, and adds nothing
-                found = features_of(party, party.encoded(rows), background, own)
-                for name, values in zip(found.names, found.values.T, strict=True):
+                one = features_of(party, party.encoded(rows), background, part)
+                for name, values in zip(one.names, one.values.T, strict=True):
                     added[name] = added.get(name, 0.0) + values
         return FeatureShares(tuple(added), np.stack([*added.values()], axis=1))
 
-    def told(self, found: FeatureShares, most: int) -> control.Explained:
+    def largest(self, shares: FeatureShares, most: int) -> control.Explained:
         """Name the features that added most to each row, in each direction."""
-        n_features = len(found.names)
+        n_features = len(shares.names)
         most = min(most, n_features)
-        order = np.argsort(found.values, axis=1, kind="stable")
+        order = np.argsort(shares.values, axis=1, kind="stable")
         places = np.concatenate([order[:, ::-1][:, :most], order[:, :most]], axis=1)
-        values = np.take_along_axis(found.values, places, axis=1)
+        values = np.take_along_axis(shares.values, places, axis=1)
         up = np.arange(2 * most) < most
         fits = np.where(up, values > 0, values < 0)
         used = np.unique(places[fits])
         number = np.full(n_features + 1, -1, dtype=np.int32)
         number[used] = np.arange(len(used))
-        names = tuple(found.names[place] for place in used.tolist())
+        names = tuple(shares.names[place] for place in used.tolist())
         return control.Explained(
             names,
             tuple(self._texts.get(name, "") for name in names),
@@ -133,20 +133,14 @@ class PartyReasons:
             np.where(fits, values, 0.0).astype(np.float32),
         )
 
-    def keep(self, path: Path, ids: Sequence[str], found: FeatureShares) -> None:
+    def keep(self, path: Path, ids: Sequence[str], shares: FeatureShares) -> None:
         """Add what every feature adds to a file of the party's own."""
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        with open(
-            path,
-            "a",
-            newline="",
-            encoding="utf-8",
-            opener=lambda path, flags: os.open(path, flags, 0o600),
-        ) as file:
+        with open(path, "a", newline="", encoding="utf-8", opener=open_private) as file:
             lines = csv.writer(file)
             if not file.tell():
-                lines.writerow(["time", "id", *found.names])
-            for id_, values in zip(ids, found.values.tolist(), strict=True):
+                lines.writerow(["time", "id", *shares.names])
+            for id_, values in zip(ids, shares.values.tolist(), strict=True):
                 lines.writerow([now, id_, *(f"{value:.6g}" for value in values)])
 
     def draw(
@@ -166,8 +160,8 @@ class PartyReasons:
         models = [party for party, _ in self._parts]
         whole = merge_parties(models) if len(models) > 1 else models[0]
         curves = effect_curves(whole, table, torch.from_numpy(mean))
-        found = {"seeds": [*seeds], "rows": n_rows, "slopes": mean.tolist()}
-        write_json(path, found | {"curves": curves}, mode=0o600)
+        about = {"seeds": [*seeds], "rows": n_rows, "slopes": mean.tolist()}
+        write_json(path, about | {"curves": curves}, mode=0o600)
 
 
 def home_file(seeds: Sequence[int]) -> str:
@@ -184,10 +178,10 @@ def home_file(seeds: Sequence[int]) -> str:
 # ------------------------------------------------------------------------ at the server
 
 
-def parts_of(found: ServerReasons) -> list[ServerReasons]:
+def parts_of(whole: ServerReasons) -> list[ServerReasons]:
     """Return what is predicted for rows in the parts that parties are asked about."""
-    starts = range(0, len(found.z), ROWS_AT_ONCE)
-    return [found.take(slice(start, start + ROWS_AT_ONCE)) for start in starts]
+    starts = range(0, len(whole.z), ROWS_AT_ONCE)
+    return [whole.take(slice(start, start + ROWS_AT_ONCE)) for start in starts]
 
 
 def reasons_due(asked: control.Explain) -> Bound:
@@ -209,7 +203,7 @@ def reasons_due(asked: control.Explain) -> Bound:
     return Bound(REASON_BYTES * n_rows * most, complaint)
 
 
-def told_by(reply: control.Explained, unit: float = 1.0) -> FeatureShares:
+def shares_of(reply: control.Explained, unit: float = 1.0) -> FeatureShares:
     """Return what an answer says about its rows, in the unit of labels.
 
     It stays with the server: parties are asked in that of the network.
@@ -219,11 +213,11 @@ def told_by(reply: control.Explained, unit: float = 1.0) -> FeatureShares:
         texts.setdefault(_clean(name), _clean(text))
     place = {name: at for at, name in enumerate(texts)}
     values = np.full((len(reply.places), len(place)), np.nan)
-    own = np.array([place[_clean(name)] for name in reply.names], dtype=np.int64)
+    column = np.array([place[_clean(name)] for name in reply.names], dtype=np.int64)
     row, at = np.nonzero(reply.places >= 0)
-    values[row, own[reply.places[row, at]]] = unit * reply.values[row, at]
-    said = {name: text for name, text in texts.items() if text}
-    return FeatureShares(tuple(texts), values, said)
+    values[row, column[reply.places[row, at]]] = unit * reply.values[row, at]
+    quoted = {name: text for name, text in texts.items() if text}
+    return FeatureShares(tuple(texts), values, quoted)
 
 
 def _clean(text: str) -> str:
@@ -243,19 +237,19 @@ def ask_why(
     A party that fails to is a reason as a whole: asked again, others would be charged
     again.
     """
-    told: list[dict[PartyId, FeatureShares]] = [{} for _ in asked]
+    shares: list[dict[PartyId, FeatureShares]] = [{} for _ in asked]
     for party in parties:
         try:
             replies = _replies_of(send, party, asked, places, most)
         except (PartyLostError, PolicyError, ProtocolError) as error:
             log.warning("party '%s' gives no reasons: %s", party, error)
             continue
-        for part, own, reply in zip(asked, told, replies, strict=False):
+        for part, by_party, reply in zip(asked, shares, replies, strict=False):
             if isinstance(reply, control.Explained):
-                own[party] = told_by(reply, part.unit)
-        if replies and not any(party in own for own in told):
+                by_party[party] = shares_of(reply, part.unit)
+        if replies and not any(party in by_party for by_party in shares):
             log.info("party '%s' keeps its reasons at home", party)
-    return told
+    return shares
 
 
 def _replies_of(
@@ -272,8 +266,8 @@ def _replies_of(
         if slopes is None:
             return []
         rows = places[start : start + len(slopes)]
-        own = (slopes / part.unit).float().contiguous().numpy()
-        reply = send({party: control.Explain(rows, own, most)})[party]
+        in_net = (slopes / part.unit).float().contiguous().numpy()
+        reply = send({party: control.Explain(rows, in_net, most)})[party]
         if isinstance(reply, control.Declined):
             raise PolicyError(control.printable(reply.reason))
         replies.append(reply)

@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lessvfl import __version__
-from lessvfl.core.hidden_paths import (
-    HiddenPaths,
-    Inference,
-)
+from lessvfl.core.hidden_paths import AnswerFormats, HiddenPaths, Inference, PathStep
 from lessvfl.core.lifted import find_factory
+from lessvfl.core.protocol import QueryArrays
 from lessvfl.errors import (
     ConfigError,
     DataError,
@@ -37,12 +35,7 @@ from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import ServerConfig
 from lessvfl.remote.home import hold
-from lessvfl.remote.predict.aligned import (
-    Answers,
-    Session,
-    answer_columns,
-    asked_for,
-)
+from lessvfl.remote.predict.aligned import Answers, Session, answer_columns
 from lessvfl.remote.predict.reasons import ask_why, parts_of, reasons_due
 from lessvfl.remote.session import find_common_rows
 from lessvfl.run.fitted import FittedServer, digest_of, digest_together
@@ -90,8 +83,8 @@ class Predictor:
             )
         self.seeds = model_seeds(self.record, seed)
         code = config.settings.get("fusion_net")  # its own word, not the folder's
-        given = None if code is None else find_factory(code)
-        self.model: FittedServer = load(self.folder, seed, fusion_net=given)
+        factory = None if code is None else find_factory(code)
+        self.model: FittedServer = load(self.folder, seed, fusion_net=factory)
         if self.model.decision is not None:
             log.info("applies %s, as kept", self.model.decision.words)
         if allow_missing and inference == "fed-eini":
@@ -108,7 +101,7 @@ class Predictor:
             run["models"] for run in self.record.runs if run["seed"] in self.seeds
         ]
         self._digests = {
-            party: digest_together([own[party] for own in models])
+            party: digest_together([digests[party] for digests in models])
             for party in self.model.party_names
         }
         self.parties = [
@@ -244,8 +237,7 @@ class Predictor:
 
     def _open_all(self, session: Session) -> bool:
         """Have all parties join a session; tell whether all know its rows."""
-        knows = [self._open(party, session) for party in self.parties]
-        return all(knows)
+        return all([self._open(party, session) for party in self.parties])
 
     def _open(self, party: PartyId, session: Session) -> bool:
         """Have a party join a session; tell whether it knows the rows."""
@@ -291,8 +283,8 @@ class Predictor:
         replies = self.hub.send(requests)
         for party, reply in replies.items():
             if isinstance(reply, control.Declined):
-                said = control.printable(reply.reason)
-                raise PolicyError(f"Party '{party}' declines: {said}")
+                why = control.printable(reply.reason)
+                raise PolicyError(f"Party '{party}' declines: {why}")
         return replies
 
     # ---------------------------------------------------------------------- the answers
@@ -336,7 +328,12 @@ class Predictor:
     def predict(self, places: Positions) -> Answers:
         """Return what is predicted for the rows at these places."""
         if self._paths is not None:
-            return Answers(self._predict_hidden(self._paths, places))
+            size = min(MOST_ROWS, self._paths.rows_at_once)
+            batches = [
+                self._batch_hidden(self._paths, places[start : start + size])
+                for start in range(0, len(places), size)
+            ]
+            return Answers(np.concatenate(batches))
         parts, missing = [], set()
         for start in range(0, len(places), MOST_ROWS):
             some = places[start : start + MOST_ROWS]
@@ -364,27 +361,40 @@ class Predictor:
             some = places[start : start + MOST_ROWS]
             blocks, away = self._embed(some)
             missing |= set(away)
-            found = ServerReasons.of(self.model, blocks, means, len(some))
-            parts.append(found.z)
-            asked = parts_of(found)
+            answers = ServerReasons.of(self.model, blocks, means, len(some))
+            parts.append(answers.z)
+            asked = parts_of(answers)
             present = [party for party in self.parties if party not in away]
-            told = ask_why(self.hub.send, present, asked, some, most)
-            for one, own in zip(asked, told, strict=True):
-                for name, cells in one.explanation(own).columns(most).items():
+            shares = ask_why(self.hub.send, present, asked, some, most)
+            for part, by_party in zip(asked, shares, strict=True):
+                for name, cells in part.explanation(by_party).columns(most).items():
                     columns.setdefault(name, []).extend(cells)
         return Answers(np.concatenate(parts), tuple(sorted(missing))), columns
 
-    def _predict_hidden(self, paths: HiddenPaths, places: Positions) -> NDArray[Any]:
-        """Return what is predicted while the paths of rows stay hidden."""
-        parts, size = [], min(MOST_ROWS, paths.rows_at_once)
-        for start in range(0, len(places), size):
-            some = places[start : start + size]
-            parts.append(self._batch_hidden(paths, some))
-        return np.concatenate(parts)
-
     def _batch_hidden(self, paths: HiddenPaths, places: Positions) -> NDArray[Any]:
-        """Predict a batch; a party that is back meanwhile joins, and it begins anew."""
-        take, returns = asked_for(places, self._send), 0
+        """Predict a batch while the paths of its rows stay hidden.
+
+        A party that is back meanwhile joins, and the batch begins anew.
+        """
+        rows = torch.from_numpy(np.ascontiguousarray(places))
+
+        def take(
+            step: PathStep,
+            arrays: Mapping[PartyId, QueryArrays],
+            expects: Mapping[PartyId, AnswerFormats],
+        ) -> dict[PartyId, QueryArrays]:
+            first = (rows,) if step is PathStep.KEYS else ()
+            replies = self._send(
+                {
+                    party: messages.Query(
+                        "predict", step, (*first, *some), tuple(expects[party])
+                    )
+                    for party, some in arrays.items()
+                }
+            )
+            return {party: reply.arrays for party, reply in replies.items()}
+
+        returns = 0
         while True:
             for party, why in self._away().items():
                 raise PartyLostError([party], why)
