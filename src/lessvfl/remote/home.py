@@ -142,20 +142,17 @@ def facts_of(
         "torch": torch.__version__,
         "machine": platform.machine(),
     }
+    digest = "none"
+    if code is not None:  # of the file that its function comes from
+        where = code.rpartition(":")[0]
+        path = where if where.endswith(".py") else str(sys.modules[where].__file__)
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return {
         "ids": digest_of(ids).hex(),
         "columns": hashlib.sha256(json.dumps(columns).encode()).hexdigest(),
         "cells": table.digest(),
         **{name: digest_of(values).hex() for name, values in more.items()},
         **{f"'{name}' in the config": json.dumps(v) for name, v in config.items()},
-        "code of the network": "none" if code is None else _code_digest(code),
-        **{f"version of {name}": own for name, own in computed_by.items()},
+        "code of the network": digest,
+        **{f"version of {name}": version for name, version in computed_by.items()},
     }
-
-
-def _code_digest(spec: str) -> str:
-    """Return a digest of the file that a network's function comes from."""
-    where = spec.rpartition(":")[0]
-    if not where.endswith(".py"):
-        where = str(sys.modules[where].__file__)
-    return hashlib.sha256(Path(where).read_bytes()).hexdigest()

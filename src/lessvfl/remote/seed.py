@@ -15,14 +15,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.plans import SECRET, QueryPlan, TrainPlan, stream
-from lessvfl.data import (
-    CellCounts,
-    Encoding,
-    Frame,
-    Scratch,
-    StoredTable,
-    Table,
-)
+from lessvfl.data import CellCounts, Encoding, Frame, Scratch, StoredTable, Table
 from lessvfl.errors import RecordError
 from lessvfl.remote.background import write_background
 from lessvfl.remote.checkpoint import State, read_state, write_state
@@ -32,13 +25,7 @@ from lessvfl.remote.tables import OwnTable
 from lessvfl.run import verdicts
 from lessvfl.run.build import Builder
 from lessvfl.run.fitted import NETWORKS, FittedParty
-from lessvfl.run.numbers import (
-    alone,
-    bare_header,
-    bill_of,
-    party_numbers,
-    privacy,
-)
+from lessvfl.run.numbers import alone, bare_header, bill_of, party_numbers, privacy
 from lessvfl.run.profiles import Settings
 from lessvfl.run.ratings import ratings_of
 from lessvfl.run.record import RunRecord
@@ -168,14 +155,14 @@ class SeedRun:
 
     def _epoch(self) -> int:
         """Return the epoch of the stage at hand, from 1; 0 between two stages."""
-        done, own = self.progress, self.prepared
-        place = own.n_due(done)
-        plan = own.plans[place] if place < len(own.plans) else None
+        done, prepared = self.progress, self.prepared
+        place, rows = prepared.n_due(done), prepared.rows
+        plan = prepared.plans[place] if place < len(prepared.plans) else None
         if done.behind and not self.party.is_training:
             return 0
         if not isinstance(plan, TrainPlan):
             return 1
-        batches = plan.batches(len(own.rows.train), own.rows.seed, self.party.blocks)
+        batches = plan.batches(len(rows.train), rows.seed, self.party.blocks)
         return max(1, math.ceil(done.step / batches.n_per_epoch))
 
     def _show(self, message: messages.Request) -> None:
@@ -258,34 +245,32 @@ class SeedRun:
 
         `of_server` is a digest of the fusion network that this network goes with.
         """
-        own, done, outcome = self.prepared, self.progress, self.party.outcome()
-        encoding, noise = own.encoding, {}
-        if own.noise is not None:
-            noise = {"noise": dataclasses.asdict(own.noise)}
+        done, outcome = self.progress, self.party.outcome()
+        prepared, noise = self.prepared, {}
+        encoding, rows = prepared.encoding, prepared.rows
+        if prepared.noise is not None:
+            noise = {"noise": dataclasses.asdict(prepared.noise)}
         fitted = FittedParty.of(encoding, outcome, party_net)
         if done.scored:  # the server has the mean of these rows
-            rows = "train" if "train" in done.scored else "test"
-            write_background(network, fitted, self.party, rows)
+            scored = "train" if "train" in done.scored else "test"
+            write_background(network, fitted, self.party, scored)
         return {
-            "seed": own.rows.seed,
-            **party_numbers(encoding.features, outcome, own.rows.share),
+            "seed": rows.seed,
+            **party_numbers(encoding.features, outcome, rows.share),
             "ratings": ratings_of(encoding, outcome),
-            "rows": own.rows.counts,
-            "components": {
-                "kept": fitted.n_components,
-                "of": len(outcome.outputs),
-            },
+            "rows": rows.counts,
+            "components": {"kept": fitted.n_components, "of": len(outcome.outputs)},
             "communication": bill_of(self._ledger),
             "bill": self._ledger.lines(),
             "models": {"server": of_server, self._name: fitted.save(network)},
             "seen": done.seen,
             "shown": {
-                "values": self._budget.values(own.folder),
+                "values": self._budget.values(prepared.folder),
                 "columns": len(encoding.groups),
                 "scored": done.scored,
                 **noise,
             },
-            **privacy(None, {self._name: own.spend}, (), self._budget.spent()),
+            **privacy(None, {self._name: prepared.spend}, (), self._budget.spent()),
         }
 
 
@@ -293,18 +278,18 @@ def _linked(chain: str, message: messages.Request) -> str:
     """Return a digest of everything that has changed the network, this included."""
     match message:
         case messages.Begin(plan, 0):
-            said = plan.stage.encode()
+            what = plan.stage.encode()
         case messages.Descend():
             values = message.gradient.values.contiguous().numpy()
-            said = repr(message.rate).encode() + values.tobytes()
+            what = repr(message.rate).encode() + values.tobytes()
         case messages.Select(components, plan):
-            said = repr((plan.stage, components)).encode()
+            what = repr((plan.stage, components)).encode()
         case messages.Query(stage, step, arrays):
-            said = repr((stage, step)).encode()
-            said += b"".join(a.contiguous().numpy().tobytes() for a in arrays)
+            what = repr((stage, step)).encode()
+            what += b"".join(a.contiguous().numpy().tobytes() for a in arrays)
         case _:
             return chain
-    return hashlib.sha256(bytes.fromhex(chain) + said).hexdigest()
+    return hashlib.sha256(bytes.fromhex(chain) + what).hexdigest()
 
 
 def encode(
@@ -327,12 +312,12 @@ def encode(
 
 
 def party_record(
-    own: OwnTable, agreed: Settings, welcome: control.Welcome, runs: list[Any]
+    table: OwnTable, agreed: Settings, welcome: control.Welcome, runs: list[Any]
 ) -> RunRecord:
     """Return the record of all seeds at a party, with what they recommend to it."""
-    party, config, rows = own.party, own.config, runs[0]["rows"]
+    party, config, rows = table.party, table.config, runs[0]["rows"]
     header = bare_header(
-        own.settings(agreed),
+        table.settings(agreed),
         Path(config.data).stem,
         config.device,
         {},

@@ -104,8 +104,8 @@ class OwnTable:
     def facts(self, table: Table, ids: NDArray[Any] | None) -> dict[str, str]:
         """Return digests of all that a run depends on, the table's as it came."""
         config, policy = self.config, self.config.policy
-        names = settings.fields_of([ColumnSettings]).keys() - {*_PASSING} | {"align"}
-        lasting = {key: getattr(config, key) for key in sorted(names)}
+        names = [*settings.fields_of([ColumnSettings]), "align"]
+        lasting = {key: getattr(config, key) for key in names if key not in _PASSING}
         if config.has_noise:  # by these it is priced
             lasting |= {"policy.evaluation": policy.evaluation}
             lasting |= {"policy.delta": policy.delta}
