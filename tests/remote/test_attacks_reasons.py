@@ -82,7 +82,7 @@ def test_a_party_that_kept_nothing_declines_and_is_not_charged(folder, tmp_path)
         constant=torch.zeros(load(folder / "clinic").n_components),
     )
     with pytest.raises(PolicyError, match=r"'clinic' gives no reasons: it kept no"):
-        reasons.PartyReasons.read([(fitted, tmp_path)], {})
+        reasons.read_parts([(fitted, tmp_path)])
 
 
 def test_many_long_seeds_name_a_file_that_can_be_written(tmp_path):

@@ -219,7 +219,14 @@ class Accounts:
     def _open(self, to_write: bool = False) -> Iterator[sqlite3.Connection]:
         """Yield the file in a transaction; to read without one, one in memory."""
         if to_write:
-            self._make()
+            try:  # where there is no file, an empty one that its owner alone can read
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            except OSError as error:
+                raise ConfigError(
+                    f"The folder '{self._folder}' must be writable, to count over runs "
+                    f"what was told in them. Got this: {error.strerror}."
+                ) from None
         is_there = self._path.is_file() and self._path.stat().st_size > 0
         if is_there:
             check_private(self._path.stat().st_mode, self._path, "ledger")
@@ -240,17 +247,6 @@ class Accounts:
             ) from None
         if to_write and is_new and self._before.is_file():
             self._before.rename(self._before.with_suffix(".json.charged"))
-
-    def _make(self) -> None:
-        """Make an empty file that its owner alone can read, where there is none."""
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-        except OSError as error:
-            raise ConfigError(
-                f"The folder '{self._folder}' must be writable, to count over runs "
-                f"what was told in them. Got this: {error.strerror}."
-            ) from None
 
     def _begin(self, file: sqlite3.Connection) -> bool:
         """Make tables in a file that has none; tell whether it was new."""

@@ -61,8 +61,20 @@ class SeedRun:
         torch.manual_seed(prepared.rows.seed)
         if prepared.private >= SECRET:  # for dropout in a user's network
             torch.set_rng_state(stream(prepared.private, "torch").get_state())
-        if tag is not None:
-            self._take_up(tag)
+        if tag is None:
+            return
+        path = self._path(tag)
+        if not path.is_file():
+            raise RecordError(
+                f"Party '{self._name}' must have the checkpoint of {tag}. Got none in "
+                f"'{path.parent}'."
+            )
+        state = read_state(path)
+        self.party.restore(state.tensors, state.values)
+        names = (field.name for field in fields(SeedProgress))
+        self.progress = SeedProgress(**{name: state.values[name] for name in names})
+        self._ledger.restore(state.values["ledger"])
+        torch.set_rng_state(state.tensors["rng"])
 
     @property
     def stage_due(self) -> str | None:
@@ -221,20 +233,6 @@ class SeedRun:
                 path.unlink(missing_ok=True)
         self._mark = tag
         self._budget.settle()
-
-    def _take_up(self, tag: str) -> None:
-        path = self._path(tag)
-        if not path.is_file():
-            raise RecordError(
-                f"Party '{self._name}' must have the checkpoint of {tag}. Got none in "
-                f"'{path.parent}'."
-            )
-        state = read_state(path)
-        self.party.restore(state.tensors, state.values)
-        names = (field.name for field in fields(SeedProgress))
-        self.progress = SeedProgress(**{name: state.values[name] for name in names})
-        self._ledger.restore(state.values["ledger"])
-        torch.set_rng_state(state.tensors["rng"])
 
     # -------------------------------------------------------------------------- the end
 

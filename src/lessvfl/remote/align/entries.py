@@ -42,8 +42,6 @@ class Entries(Sequence[bytes]):
         return len(self.array)
 
     def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [self[place] for place in range(*at.indices(len(self)))]
         width = self.array.itemsize
         start = COUNT.size + width * range(len(self))[at]
         return self.block[start : start + width].tobytes()

@@ -68,6 +68,7 @@ class PartyAligner(messages.Side):
     # ------------------------------------------------------------------------ the offer
 
     def _offer(self, reader: AlignReader) -> list[bytes | memoryview]:
+        """Return the parts of the answer to a hello."""
         number = reader.take(1)[0]
         if number >= len(KINDS) or (number == 0 and self.mode != "none"):
             raise reader.error("names no kind of ids")
@@ -80,8 +81,20 @@ class PartyAligner(messages.Side):
                 public="The ids of all sides must be written alike: with their leading "
                 "zeros or none, and without a decimal point.",
             )
-        if self.mode == "psi":
-            return self._offer_points(reader)
+        if self.mode == "psi":  # our points, and them once more under another key
+            assert self.ids is not None
+            asked = reader.sorted_block(psi.POINT_BYTES)
+            reader.end()
+            self._check_count(self.n_rows, len(asked))  # no more of them can be our own
+            count = self._counter("answering for the server's ids", len(asked))
+            self._answers = reader.multiplied(self._derived("scalar"), asked, count)
+            items = messages.padded_items(self._key, self.ids)
+            count = self._counter("hiding our ids", messages.padded(self.n_rows))
+            self._points = self._derived("scalar").hide(items, count)
+            self._listed = self._points.sort()
+            pairs = self._derived("pair").multiply(self._points)
+            pairs.sort()
+            return [self._points.block, pairs.block]
         key = reader.take(messages.KEY_BYTES)
         reader.end()
         if self.mode == "none":
@@ -95,22 +108,6 @@ class PartyAligner(messages.Side):
         listed = Entries.of(every, DIGEST_BYTES)
         self._listed = listed.sort()
         return [listed.block, keys.derive(self._key, "names")]
-
-    def _offer_points(self, reader: AlignReader) -> list[bytes | memoryview]:
-        """Offer our points, and all of them once more under another key of our own."""
-        assert self.ids is not None
-        asked = reader.sorted_block(psi.POINT_BYTES)
-        reader.end()
-        self._check_count(self.n_rows, len(asked))  # no more of them can be our own
-        count = self._counter("answering for the server's ids", len(asked))
-        self._answers = reader.multiplied(self._derived("scalar"), asked, count)
-        items = messages.padded_items(self._key, self.ids)
-        count = self._counter("hiding our ids", messages.padded(self.n_rows))
-        self._points = self._derived("scalar").hide(items, count)
-        self._listed = self._points.sort()
-        pairs = self._derived("pair").multiply(self._points)
-        pairs.sort()
-        return [self._points.block, pairs.block]
 
     def _derived(self, label: str) -> psi.Key:
         """Return the secret number for one purpose."""

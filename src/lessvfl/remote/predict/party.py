@@ -33,17 +33,13 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, table_of
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import PolicyChecker
+from lessvfl.remote.predict import reasons
 from lessvfl.remote.predict.journal import PREDICT, Journal, rows_lately
 from lessvfl.remote.predict.models import (
     OpenModel,
     PartyModels,
     record_of,
     texts_in_training,
-)
-from lessvfl.remote.predict.reasons import (
-    MOST_AT_ONCE,
-    PartyReasons,
-    home_file,
 )
 from lessvfl.remote.price import Price
 from lessvfl.remote.requests import in_a_sentence
@@ -213,7 +209,6 @@ class PredictingParty:
     def _handle(self, message: Any) -> Any:
         match message:
             case control.Open():
-                self._count_open()
                 return self._open(message)
             case control.Align(data):
                 return self._align(data)
@@ -231,7 +226,17 @@ class PredictingParty:
     # ------------------------------------------------------------------ model and table
 
     def _open(self, message: control.Open) -> control.Agreed:
-        """Load the model of some seeds, if it belongs to the server's network."""
+        """Load the model of some seeds, if it belongs to the server's network.
+
+        The whole table goes through its network, so this is not done at every request.
+        """
+        now = time.monotonic()
+        if len(self._opens) == OPENS and self._opens[0] > now - MINUTE:
+            raise PolicyError(
+                f"Party '{self.name}' loads a model at most {OPENS} times a minute. "
+                "Got one request more."
+            )
+        self._opens.append(now)
         digest = self.models.checked(message)
         at, secret, seeds = self.state, self.budget.secret, message.seeds
         if isinstance(at, Connected) and at.said.message.seeds == seeds:
@@ -251,16 +256,6 @@ class PredictingParty:
         log.info("answers predictions of %s", one_or_more)
         is_aligned = isinstance(self.state, Aligned)
         return control.Agreed({"model": digest, "aligned": is_aligned})
-
-    def _count_open(self) -> None:
-        """Count that a model is loaded: the whole table goes through its network."""
-        now = time.monotonic()
-        if len(self._opens) == OPENS and self._opens[0] > now - MINUTE:
-            raise PolicyError(
-                f"Party '{self.name}' loads a model at most {OPENS} times a minute. "
-                "Got one request more."
-            )
-        self._opens.append(now)
 
     # ---------------------------------------------------------------------------- rows
 
@@ -402,25 +397,24 @@ class PredictingParty:
                 f"Party '{self.name}' explains rows that it has been asked to predict "
                 "since its start. Got others, or none."
             )
-        if len(rows) > MOST_AT_ONCE:
+        if len(rows) > reasons.MOST_AT_ONCE:
             raise PolicyError(
-                f"Party '{self.name}' explains {MOST_AT_ONCE:,} rows at a time. Got "
-                f"{len(rows):,}."
+                f"Party '{self.name}' explains {reasons.MOST_AT_ONCE:,} rows at a "
+                f"time. Got {len(rows):,}."
             )
-        parts = self.models.parts(seeds)
-        reasons = PartyReasons.read(parts, self.config.reason_texts)
+        parts = reasons.read_parts(self.models.parts(seeds))
         self.budget.reasons(len(rows))
         what = TOLD if telling == "features" else "reasons at home"
         self._write_down(model, what, len(rows))
-        shares = reasons.split(self.frame.take(rows), asked.slopes)
+        shares = reasons.split(parts, self.frame.take(rows), asked.slopes)
         whom = [str(row) for row in rows.tolist()]
         if self._ids is not None:  # a type stands before each, as in t:person-5
             whom = [self._ids.item(row).partition(":")[2] for row in rows.tolist()]
-        reasons.keep(self.folder / home_file(seeds), whom, shares)
-        reasons.draw(self.folder, seeds, self.frame, asked.slopes)
+        reasons.keep(self.folder / reasons.home_file(seeds), whom, shares)
+        reasons.draw(parts, self.folder, seeds, self.frame, asked.slopes)
         if telling == "home":
             return control.Agreed()
-        answer = reasons.largest(shares, asked.most)
+        answer = reasons.largest(shares, asked.most, self.config.reason_texts)
         n_values = answer.values.shape[1]
         self._spend(rows, Amounts(n_values, BITS * n_values))
         return answer

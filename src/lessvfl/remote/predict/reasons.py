@@ -62,106 +62,104 @@ def check_texts(texts: Mapping[str, str], models: Sequence[FittedParty]) -> None
             )
 
 
-class PartyReasons:
-    """A party's networks of the seeds that predict, and the reasons that they give.
+# A seed's model and the rows that others are compared with, which training left.
+Part = tuple[FittedParty, Background | None]
 
-    Components of several seeds stand side by side, so that what a feature adds is the
-    sum over seeds.
-    """
 
-    def __init__(
-        self,
-        parts: Sequence[tuple[FittedParty, Background | None]],
-        texts: Mapping[str, str],
-    ) -> None:
-        self._parts, self._texts = parts, texts
-
-    @classmethod
-    def read(
-        cls, parts: Sequence[tuple[FittedParty, Path]], texts: Mapping[str, str]
-    ) -> PartyReasons:
-        """Take up what training left of each seed, or refuse to give reasons."""
-        read = [(party, read_background(folder)) for party, folder in parts]
-        for party, background in read:
-            if background is None and party.constant is None:
-                raise PolicyError(
-                    f"Party '{party.name}' gives reasons for what networks predict "
-                    "that were evaluated in training. Got another model."
-                )
-        if all(party.constant is not None for party, _ in read):
+def read_parts(parts: Sequence[tuple[FittedParty, Path]]) -> list[Part]:
+    """Take up what training left in the folder of each seed, or refuse reasons."""
+    read = [(party, read_background(folder)) for party, folder in parts]
+    for party, background in read:
+        if background is None and party.constant is None:
             raise PolicyError(
-                f"Party '{read[0][0].name}' gives no reasons: it kept no feature. Got "
-                "a request for some."
+                f"Party '{party.name}' gives reasons for what networks predict that "
+                "were evaluated in training. Got another model."
             )
-        return cls(read, texts)
-
-    def split(self, rows: Frame, slopes: NDArray[np.float32]) -> FeatureShares:
-        """Return what every feature adds to these rows."""
-        sizes = [party.n_components for party, _ in self._parts]
-        if slopes.shape[1] != sum(sizes):
-            sentence = (
-                f"Party '{self._parts[0][0].name}' must be sent {sum(sizes)} slopes a "
-                f"row. Got {slopes.shape[1]}."
-            )
-            raise ProtocolError.told(sentence)
-        added: dict[str, NDArray[np.float64]] = {}
-        every = torch.split(torch.from_numpy(slopes).double(), sizes, dim=1)
-        for (party, background), part in zip(self._parts, every, strict=True):
-            if background is not None:  # else it kept nothing, and adds nothing
-                one = features_of(party, party.encoded(rows), background, part)
-                for name, values in zip(one.names, one.values.T, strict=True):
-                    added[name] = added.get(name, 0.0) + values
-        return FeatureShares(tuple(added), np.stack([*added.values()], axis=1))
-
-    def largest(self, shares: FeatureShares, most: int) -> control.Explained:
-        """Name the features that added most to each row, in each direction."""
-        n_features = len(shares.names)
-        most = min(most, n_features)
-        order = np.argsort(shares.values, axis=1, kind="stable")
-        places = np.concatenate([order[:, ::-1][:, :most], order[:, :most]], axis=1)
-        values = np.take_along_axis(shares.values, places, axis=1)
-        up = np.arange(2 * most) < most
-        fits = np.where(up, values > 0, values < 0)
-        used = np.unique(places[fits])
-        number = np.full(n_features + 1, -1, dtype=np.int32)
-        number[used] = np.arange(len(used))
-        names = tuple(shares.names[place] for place in used.tolist())
-        return control.Explained(
-            names,
-            tuple(self._texts.get(name, "") for name in names),
-            np.where(fits, number[places], -1).astype(np.int32),
-            np.where(fits, values, 0.0).astype(np.float32),
+    if all(party.constant is not None for party, _ in read):
+        raise PolicyError(
+            f"Party '{read[0][0].name}' gives no reasons: it kept no feature. Got a "
+            "request for some."
         )
+    return read
 
-    def keep(self, path: Path, ids: Sequence[str], shares: FeatureShares) -> None:
-        """Add what every feature adds to a file of the party's own."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        with open(path, "a", newline="", encoding="utf-8", opener=open_private) as file:
-            lines = csv.writer(file)
-            if not file.tell():
-                lines.writerow(["time", "id", *shares.names])
-            for id_, values in zip(ids, shares.values.tolist(), strict=True):
-                lines.writerow([now, id_, *(f"{value:.6g}" for value in values)])
 
-    def draw(
-        self,
-        folder: Path,
-        seeds: Sequence[int],
-        table: Frame,
-        slopes: NDArray[np.float32],
-    ) -> None:
-        """Draw the curves of effects anew, by the mean slopes of all rows so far."""
-        path, n_rows = folder / EFFECTS, len(slopes)
-        mean = slopes.mean(axis=0, dtype=np.float64)
-        known = read_json(path) if path.is_file() else {}
-        if known.get("seeds") == [*seeds] and len(known["slopes"]) == len(mean):
-            n_rows += known["rows"]
-            mean += (np.array(known["slopes"]) - mean) * (known["rows"] / n_rows)
-        models = [party for party, _ in self._parts]
-        whole = merge_parties(models) if len(models) > 1 else models[0]
-        curves = effect_curves(whole, table, torch.from_numpy(mean))
-        about = {"seeds": [*seeds], "rows": n_rows, "slopes": mean.tolist()}
-        write_json(path, about | {"curves": curves}, mode=0o600)
+def split(
+    parts: Sequence[Part], rows: Frame, slopes: NDArray[np.float32]
+) -> FeatureShares:
+    """Return what every feature adds to these rows, in the sum over seeds.
+
+    `slopes` of a row are those of all components, which stand side by side.
+    """
+    sizes = [party.n_components for party, _ in parts]
+    if slopes.shape[1] != sum(sizes):
+        sentence = (
+            f"Party '{parts[0][0].name}' must be sent {sum(sizes)} slopes a "
+            f"row. Got {slopes.shape[1]}."
+        )
+        raise ProtocolError.told(sentence)
+    added: dict[str, NDArray[np.float64]] = {}
+    every = torch.split(torch.from_numpy(slopes).double(), sizes, dim=1)
+    for (party, background), of_seed in zip(parts, every, strict=True):
+        if background is not None:  # else it kept nothing, and adds nothing
+            one = features_of(party, party.encoded(rows), background, of_seed)
+            for name, values in zip(one.names, one.values.T, strict=True):
+                added[name] = added.get(name, 0.0) + values
+    return FeatureShares(tuple(added), np.stack([*added.values()], axis=1))
+
+
+def largest(
+    shares: FeatureShares, most: int, texts: Mapping[str, str]
+) -> control.Explained:
+    """Name the features that added most to each row, in each direction."""
+    n_features = len(shares.names)
+    most = min(most, n_features)
+    order = np.argsort(shares.values, axis=1, kind="stable")
+    places = np.concatenate([order[:, ::-1][:, :most], order[:, :most]], axis=1)
+    values = np.take_along_axis(shares.values, places, axis=1)
+    up = np.arange(2 * most) < most
+    fits = np.where(up, values > 0, values < 0)
+    used = np.unique(places[fits])
+    number = np.full(n_features + 1, -1, dtype=np.int32)
+    number[used] = np.arange(len(used))
+    names = tuple(shares.names[place] for place in used.tolist())
+    return control.Explained(
+        names,
+        tuple(texts.get(name, "") for name in names),
+        np.where(fits, number[places], -1).astype(np.int32),
+        np.where(fits, values, 0.0).astype(np.float32),
+    )
+
+
+def keep(path: Path, ids: Sequence[str], shares: FeatureShares) -> None:
+    """Add what every feature adds to a file of the party's own."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    with open(path, "a", newline="", encoding="utf-8", opener=open_private) as file:
+        lines = csv.writer(file)
+        if not file.tell():
+            lines.writerow(["time", "id", *shares.names])
+        for id_, values in zip(ids, shares.values.tolist(), strict=True):
+            lines.writerow([now, id_, *(f"{value:.6g}" for value in values)])
+
+
+def draw(
+    parts: Sequence[Part],
+    folder: Path,
+    seeds: Sequence[int],
+    table: Frame,
+    slopes: NDArray[np.float32],
+) -> None:
+    """Draw the curves of effects anew, by the mean slopes of all rows so far."""
+    path, n_rows = folder / EFFECTS, len(slopes)
+    mean = slopes.mean(axis=0, dtype=np.float64)
+    known = read_json(path) if path.is_file() else {}
+    if known.get("seeds") == [*seeds] and len(known["slopes"]) == len(mean):
+        n_rows += known["rows"]
+        mean += (np.array(known["slopes"]) - mean) * (known["rows"] / n_rows)
+    models = [party for party, _ in parts]
+    whole = merge_parties(models) if len(models) > 1 else models[0]
+    curves = effect_curves(whole, table, torch.from_numpy(mean))
+    about = {"seeds": [*seeds], "rows": n_rows, "slopes": mean.tolist()}
+    write_json(path, about | {"curves": curves}, mode=0o600)
 
 
 def home_file(seeds: Sequence[int]) -> str:

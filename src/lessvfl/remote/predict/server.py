@@ -145,7 +145,8 @@ class Predictor:
         bounds: dict[type, Bound] = {}
         match request:
             case control.Ask(rows):
-                shape, dtype = (len(rows), self._sizes[party]), self._dtype
+                shape = (len(rows), self._sizes[party])
+                dtype = self.model.fusion.input_weights.dtype
                 block = BlockShape(shape, dtype, 8 * dtype.itemsize)
                 bounds[messages.Embedding] = embedding(block, "predict", False)
             case messages.Query(stage, expects=expects):
@@ -158,10 +159,6 @@ class Predictor:
                 most = most_offered(config.align, self._n_ids, config.most_ids)
                 bounds[control.Align] = Bound(most)
         return replies(request, bounds)
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self.model.fusion.input_weights.dtype
 
     # ---------------------------------------------------------------------- the session
 
@@ -217,7 +214,20 @@ class Predictor:
         session = Session(keys.derive(secret, "session", about)[:16].hex(), ids)
         self._opened.clear()
         self._open_all(session)
-        rows = self._align(ids, keys.derive(secret, "ids", facts["ids"].encode()))
+        self._n_ids = len(ids)
+        aligner = Aligner(
+            self.config.align,
+            ids,
+            len(ids),
+            secret=keys.derive(secret, "ids", facts["ids"].encode()),
+            min_common=1,
+            min_share=0.0,
+        )
+        rows = np.arange(len(ids))
+        if self.parties:
+            send, cut_off, take = self._send, self.hub.cut_off, aligner.take
+            rows = find_common_rows(aligner, self.parties, send, cut_off, take)
+            self._opened.update(self.parties)
         named = {"rows": torch.from_numpy(np.ascontiguousarray(rows))}
         self._write(secret, session, named)
         return session.with_rows(rows)
@@ -259,24 +269,6 @@ class Predictor:
         if aligned:
             self._opened.add(party)
         return aligned
-
-    def _align(self, ids: Ids, secret: bytes) -> Positions:
-        """Find the common rows with every party."""
-        self._n_ids = len(ids)
-        aligner = Aligner(
-            self.config.align,
-            ids,
-            len(ids),
-            secret=secret,
-            min_common=1,
-            min_share=0.0,
-        )
-        if not self.parties:
-            return np.arange(len(ids))
-        send, cut_off = self._send, self.hub.cut_off
-        rows = find_common_rows(aligner, self.parties, send, cut_off, aligner.take)
-        self._opened.update(self.parties)
-        return rows
 
     def _send(self, requests: Mapping[PartyId, Any]) -> dict[PartyId, Any]:
         """Exchange messages; raise an error with the sentence of one that declines."""
