@@ -16,20 +16,10 @@ from lessvfl.data import Dataset, Finding, Table, check, columns, dealing, relat
 from lessvfl.remote.accounts import Accounts, Amounts, Charge
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.config import HolderColumns, PartyConfig, ServerConfig
-from lessvfl.remote.own_columns import (
-    giveaways,
-    party_config,
-    roles,
-    without_roles,
-)
+from lessvfl.remote.own_columns import giveaways, party_config, roles, without_roles
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.price import LabelBudget
-from lessvfl.remote.tables import (
-    LabelTable,
-    OwnTable,
-    open_table,
-    resolve_settings,
-)
+from lessvfl.remote.tables import LabelTable, OwnTable, open_table, resolve_settings
 from lessvfl.run.folder import STATE
 from lessvfl.wire.flight import parse_address
 

@@ -115,10 +115,7 @@ def request(folder: Path, name: str) -> str:
     check_name(name)
     _check_free(folder)
     key = keys.new_key()
-    files = {
-        "key.pem": keys.key_pem(key),
-        "request.pem": keys.new_request(name, key),
-    }
+    files = {"key.pem": keys.key_pem(key), "request.pem": keys.new_request(name, key)}
     _place(folder, files | _party_texts(name, None, requested=True))
     return keys.fingerprint_of(key.public_key())
 

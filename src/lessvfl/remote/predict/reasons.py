@@ -13,7 +13,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,9 @@ from numpy.typing import NDArray
 
 from lessvfl.core.shapley import Background
 from lessvfl.data import Frame
-from lessvfl.errors import (
-    ConfigError,
-    PartyLostError,
-    PolicyError,
-    ProtocolError,
-)
+from lessvfl.errors import ConfigError, PartyLostError, PolicyError, ProtocolError
 from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.background import read_background
-from lessvfl.remote.predict.aligned import Send
 from lessvfl.remote.predict.journal import open_private
 from lessvfl.run.effects import effect_curves
 from lessvfl.run.ensemble import merge_parties
@@ -49,6 +43,8 @@ LONGEST_SEEDS = 200  # letters of them in the name of a file
 FORMULA = "=+-@ "  # a cell of a table must not begin with
 
 log = logging.getLogger(__name__)
+
+Send = Callable[[Mapping[PartyId, Any]], Mapping[PartyId, Any]]
 
 
 def check_texts(texts: Mapping[str, str], models: Sequence[FittedParty]) -> None:

@@ -9,6 +9,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl import __version__
+from lessvfl import __version__, data
 from lessvfl.core.hidden_paths import AnswerFormats, HiddenPaths, Inference, PathStep
 from lessvfl.core.lifted import find_factory
 from lessvfl.core.protocol import QueryArrays
@@ -33,12 +34,16 @@ from lessvfl.remote.align import Aligner, Ids, keys
 from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import State, read_state, write_state
-from lessvfl.remote.config import ServerConfig
+from lessvfl.remote.config import ServerConfig, table_of
 from lessvfl.remote.home import hold
-from lessvfl.remote.predict.aligned import Answers, Session, answer_columns
 from lessvfl.remote.predict.reasons import ask_why, parts_of, reasons_due
 from lessvfl.remote.session import find_common_rows
-from lessvfl.run.fitted import FittedServer, digest_of, digest_together
+from lessvfl.run.fitted import (
+    MODEL_DIGITS,
+    FittedServer,
+    digest_of,
+    digest_together,
+)
 from lessvfl.run.folder import load, model_seeds, part_of
 from lessvfl.run.reasons import ServerReasons
 from lessvfl.run.record import RunRecord
@@ -53,6 +58,53 @@ MOST_RETURNS = 3  # of parties that come back in the middle of one request
 MOST_ROWS = 10_000  # of one exchange; what is longer goes in several
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Predictions of some rows, and the parties that were missing."""
+
+    z: NDArray[Any]  # (n, 1) or (n, C), the outputs of the fusion network
+    missing: tuple[PartyId, ...] = ()
+
+    @property
+    def partial(self) -> bool:
+        """Tell whether the mean of a missing party was used."""
+        return bool(self.missing)
+
+
+@dataclass(frozen=True)
+class Session:
+    """An alignment: its name, the server's ids, the places of the common ones."""
+
+    name: str
+    ids: Ids
+    places: Mapping[str, int] = field(default_factory=dict)
+
+    def with_rows(self, rows: Positions) -> Session:
+        """Return the session with these of its ids as the common ones, in order."""
+        items = self.ids.items
+        log.info("%d of %d ids are common to all parties", len(rows), len(items))
+        places = {items[row]: place for place, row in enumerate(rows.tolist())}
+        return Session(self.name, self.ids, places)
+
+
+def universe(
+    config: ServerConfig, rows: Path | None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the ids to align, and those to predict.
+
+    Rows that were trained without alignment have their places in the server's table;
+    otherwise only the ids that are asked for are shown to anybody.
+    """
+    if config.id is None:
+        raise ConfigError(
+            "The 'id' setting must name the column of ids to predict with. Got none."
+        )
+    asked = data.load_ids(table_of(config) if rows is None else rows, config.id)
+    if rows is not None and config.align == "none":
+        return data.load_ids(table_of(config), config.id), asked
+    return asked, asked
 
 
 class Predictor:
@@ -308,10 +360,18 @@ class Predictor:
             answers, why = self.explain(places, reasons)
         else:
             answers = self.predict(places)
-        columns = answer_columns(self.model, self.digest, answers) | why
+        model, n_rows = self.model, len(places)
+        columns = {"prediction": model.answers(answers.z)}
+        if model.task != "regression":
+            for prefix, shares in model.shares(answers.z).items():
+                for place, name in enumerate(model.label_names):
+                    columns[f"{prefix}{name}"] = shares[:, place]
+        columns["partial"] = np.full(n_rows, answers.partial)
+        columns["model"] = np.full(n_rows, self.digest[:MODEL_DIGITS])
         at = np.setdiff1d(np.arange(len(ids)), missing).tolist()
         table: dict[str, list[Any]] = {self._session.ids.column: [*ids]}
-        for name, cells in columns.items():
+        lists = {name: values.tolist() for name, values in columns.items()}
+        for name, cells in (lists | why).items():
             table[name] = [None] * len(ids)
             for place, value in zip(at, cells, strict=True):
                 table[name][place] = value

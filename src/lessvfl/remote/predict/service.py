@@ -49,9 +49,8 @@ from lessvfl.errors import (
     ProtocolError,
 )
 from lessvfl.remote.align.entries import Positions
-from lessvfl.remote.predict.aligned import Answers
 from lessvfl.remote.predict.journal import Journal
-from lessvfl.remote.predict.server import MOST_ROWS, Predictor
+from lessvfl.remote.predict.server import MOST_ROWS, Answers, Predictor
 from lessvfl.web import limits, prometheus
 from lessvfl.web.server import WebServer
 from lessvfl.web.site import Page, Site, read_body
