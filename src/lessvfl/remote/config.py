@@ -252,26 +252,19 @@ def naming_blanks(config: Common) -> Iterator[None]:
 AnyConfig = TypeVar("AnyConfig", bound=Common)
 
 
-def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
-    """Read a YAML file; paths in it become absolute."""
-    return _config(cls, path, read_yaml(path))
-
-
 def read_side(path: Path) -> PartyConfig | ServerConfig:
     """Read the YAML file of whichever side it is, which its settings tell."""
-    values = read_yaml(path)
-    of_server, of_party = (
-        len(values.keys() - settings.types_of(other).keys())
-        for other in (PartyConfig, ServerConfig)
-    )
+    names = read_yaml(path).keys()
+    of_server = len(names - settings.types_of(PartyConfig).keys())
+    of_party = len(names - settings.types_of(ServerConfig).keys())
     if of_server > of_party:
-        return _config(ServerConfig, path, values)
-    return _config(PartyConfig, path, values)
+        return read(ServerConfig, path)
+    return read(PartyConfig, path)
 
 
-def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConfig:
-    """Return the config of a file's values, or refuse them."""
-    known = settings.types_of(cls)
+def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
+    """Read a side's YAML file, or refuse it; paths in it become absolute."""
+    values, known = read_yaml(path), settings.types_of(cls)
     sides = {ServerConfig: "the server", PartyConfig: "a party"}
     for name in values:
         for other in sides if name not in known else ():

@@ -7,6 +7,7 @@ that the run began with.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import hmac
@@ -76,30 +77,25 @@ class Home:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(folder, 0o700)  # an existing one may be readable by others
         self.close = weakref.finalize(self, os.close, hold(folder))
-        try:
-            self.secret = self._open()
-        except BaseException:
-            self.close()
-            raise
-
-    def _open(self) -> bytes:
-        """Return the secret, made before anything is sent."""
-        if not self._path.is_file():
-            if any(any(self.folder.glob(pattern)) for pattern in TRACES):
-                raise RecordError(
-                    f"The run folder '{self.folder}' must hold '{STATE}', which its "
-                    "run began with. Got one without; another run needs another 'out'."
-                )
-            self._write(secrets.token_bytes(SECRET_BYTES), None)
-        state = read_state(self._path)
-        began = state.values["facts"]
-        for name, digest in self.facts.items():
-            if began is not None and began.get(name) != digest:
-                raise RecordError(
-                    f"The run in '{self.folder}' must go on with what it began with. "
-                    f"Got other {name}; another run needs another 'out'."
-                )
-        return state.secret
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)
+            if not self._path.is_file():
+                if any(any(folder.glob(pattern)) for pattern in TRACES):
+                    raise RecordError(
+                        f"The run folder '{folder}' must hold '{STATE}', which its run "
+                        "began with. Got one without; another run needs another 'out'."
+                    )
+                self._write(secrets.token_bytes(SECRET_BYTES), None)
+            state = read_state(self._path)
+            began = state.values["facts"]
+            for name, digest in self.facts.items():
+                if began is not None and began.get(name) != digest:
+                    raise RecordError(
+                        f"The run in '{folder}' must go on with what it began with. "
+                        f"Got other {name}; another run needs another 'out'."
+                    )
+            self.secret = state.secret  # made before anything is sent
+            on_error.pop_all()
 
     def begin(self) -> None:
         """Save what the run depends on, which must not change from here on."""

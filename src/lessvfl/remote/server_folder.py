@@ -9,7 +9,6 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,29 +32,17 @@ _ELSEWHERE = (
 )
 
 
-@dataclass(frozen=True)
 class SeedFiles:
     """The files of one seed in a server's run folder."""
 
-    seed: int
-    checkpoint: Path  # the last one
-    numbers: Path  # of the run, there once it is over
-    finished: Path  # what every party has revealed of it
-    network: Path  # the folder of the fusion network
-    tested: Path  # what it says of the test rows, where seeds are an ensemble
-
-    @classmethod
-    def of(cls, run: Path, seed: int) -> SeedFiles:
-        """Name them."""
-        folder = run / f"seed-{seed}"
-        return cls(
-            seed=seed,
-            checkpoint=folder / CHECKPOINT,
-            numbers=folder / "numbers.json",
-            finished=folder / "finished.json",
-            network=run / NETWORKS / folder.name / "server",
-            tested=folder / "tested.safetensors",
-        )
+    def __init__(self, run: Path, seed: int) -> None:
+        self.seed, folder = seed, run / f"seed-{seed}"
+        self.checkpoint = folder / CHECKPOINT  # the last one
+        self.numbers = folder / "numbers.json"  # of the run, there once it is over
+        self.finished = folder / "finished.json"  # what parties have revealed of it
+        self.network = run / NETWORKS / folder.name / "server"  # of the fusion network
+        # What it says of the test rows, where seeds are an ensemble.
+        self.tested = folder / "tested.safetensors"
 
     def saved(self) -> State | None:
         """Return the last checkpoint, if there is one."""

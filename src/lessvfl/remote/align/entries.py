@@ -57,12 +57,6 @@ class Entries(Sequence[bytes]):
         """Tell whether they are in order and all different."""
         return bool((self.array[:-1] < self.array[1:]).all())
 
-    @property
-    def are_different(self) -> bool:
-        """Tell whether no entry is there twice."""
-        in_order = np.sort(self.array)
-        return bool((in_order[:-1] < in_order[1:]).all())
-
     def find(self, wanted: Entries) -> Positions:
         """Return where each wanted entry is in these sorted ones; -1: nowhere."""
         places = np.empty(len(wanted), dtype=np.int64)

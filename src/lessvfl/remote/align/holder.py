@@ -147,7 +147,7 @@ class Aligner(messages.Side):
         if (len(answered), len(proofs)) != (n_all, len(echo.points)):
             raise reader.error("answers another number of points than it was asked")
         reader.check_points(answered)
-        if not answered.are_different:
+        if len(np.unique(answered.array)) < len(answered):
             raise reader.error("holds one point twice")
         ranks = echo.points.find(answered)
         places = np.full(n_all, -1)

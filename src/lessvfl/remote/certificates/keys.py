@@ -9,7 +9,6 @@ name that is a host name stands in the subjectAltName as such, any other as the 
 from __future__ import annotations
 
 import datetime
-import functools
 import hashlib
 import ipaddress
 import os
@@ -230,16 +229,9 @@ def read_bytes(path: Path, what: str, *, is_private: bool = False) -> bytes:
         ) from None
 
 
-def _read(
-    path: Path,
-    what: str,
-    load: Callable[[bytes], _T],
-    must: str,
-    *,
-    is_private: bool = False,
-) -> _T:
+def _read(path: Path, what: str, load: Callable[[bytes], _T], must: str) -> _T:
     """Return what a PEM file holds; a sentence says what it must hold."""
-    content = read_bytes(path, what, is_private=is_private)
+    content = read_bytes(path, what)
     try:
         return load(content)
     except (ValueError, UnsupportedAlgorithm):
@@ -265,9 +257,11 @@ def read_authorities(path: Path) -> list[x509.Certificate]:
 
 def read_key(path: Path) -> PrivateKeyTypes:
     """Return the private key of a file."""
-    load = functools.partial(serialization.load_pem_private_key, password=None)
+    content = read_bytes(path, "key", is_private=True)
     try:
-        return _read(path, "key", load, "hold a PEM private key.", is_private=True)
+        return serialization.load_pem_private_key(content, password=None)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"The file '{path}' must hold a PEM private key.") from None
     except TypeError:
         raise ConfigError(
             f"The key '{path}' must not be protected by a password: nobody is there to "

@@ -158,19 +158,14 @@ class PredictingParty:
             control.Align: self._alignment_due(),
             control.Ask: Bound(PLACE_BYTES * n_rows),
             control.Explain: Bound((PLACE_BYTES + SLOPE_BYTES * width) * n_rows),
-            messages.Query: self._query_due(n_rows),
+            # A step with hidden paths, where the policy has them.
+            messages.Query: Bound(
+                complaint=lambda fields, specs: str(self._not_allowed("fed-eini"))
+            ),
         }
-        return requests("predicting", bounds)
-
-    def _query_due(self, n_rows: int) -> Bound:
-        """Return the bound of a step with hidden paths, where the policy has them."""
         if "fed-eini" in self.config.policy.predict_inference:
-            return query(n_rows, self.config.policy.memory)
-
-        def complaint(fields: codec.Fields, specs: codec.Specs) -> str:
-            return str(self._not_allowed("fed-eini"))
-
-        return Bound(complaint=complaint)
+            bounds[messages.Query] = query(n_rows, self.config.policy.memory)
+        return requests("predicting", bounds)
 
     def _alignment_due(self) -> Bound:
         """Return the bound of a message of an alignment, at first by the policy."""
@@ -335,7 +330,7 @@ class PredictingParty:
             new = np.unique(rows[~model.sent[rows]])
             self._charge(model, rows, len(new))
             if len(new):
-                self._tell(model, new)
+                self._pay_for(model, new)
             model.sent[rows] = True
         h = model.h[torch.from_numpy(rows)]
         return messages.Embedding("predict", messages.Block(h))
@@ -455,7 +450,7 @@ class PredictingParty:
         else:  # the same numbers again
             self._note("asked", "predict again")
 
-    def _tell(self, model: OpenModel, rows: NDArray[np.int64]) -> None:
+    def _pay_for(self, model: OpenModel, rows: NDArray[np.int64]) -> None:
         """Charge for embeddings of rows; the same one of a row is charged once a model.
 
         Without ids all rows of this very table are one answer.
