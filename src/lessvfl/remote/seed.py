@@ -112,18 +112,23 @@ class SeedRun:
         if isinstance(reply, messages.Embedding):
             n_rows, size = reply.block.values.shape
             n_values = size * n_rows / self.prepared.rows.counts[rows]
-            self._count(message, n_values, sent=reply.block.values)
+            is_asked = isinstance(message, messages.Embed)
+            what = message if is_asked else "the next batch"
+            self._count(message, what, n_values, sent=reply.block.values)
         elif isinstance(reply, messages.QueryReply):
             assert isinstance(message, messages.Query)
             done.n_answered = message.step + 1
             real = sum(a.numel() for a in reply.arrays if a.is_floating_point())
             if real:  # keys and shares are new every time, and tell nothing
-                self._count(message, real / self.prepared.rows.counts["train"])
+                n_values = real / self.prepared.rows.counts["train"]
+                self._count(message, message.step, n_values)
             if reply.n_scored:  # but the sum of shares, whatever the trees are
-                self._count(message, reply.n_scored, "the scores")
+                self._count(message, "the scores", reply.n_scored)
         elif isinstance(reply, messages.Done):
-            if isinstance(message, messages.Select | messages.Query):
-                self._count(message, 0.0)  # it tells whether anything was kept
+            if isinstance(message, messages.Select):  # whether anything was kept
+                self._count(message, "the selection", 0.0)
+            if isinstance(message, messages.Query):
+                self._count(message, message.step, 0.0)
             done.n_answered = 0
             all_over, next_one = len(self.prepared.plans), 1 + self.prepared.n_due(done)
             done.behind = all_over if reply.silent else next_one
@@ -137,32 +142,24 @@ class SeedRun:
     def _count(
         self,
         message: messages.Request,
+        what: object,
         n_values: float,
-        what: str | None = None,
         sent: Tensor | None = None,
     ) -> None:
         """Charge the values about a row that leave to the budget.
 
-        `what` they are, if not what the message says. With noise, the same network at
-        the same place is another look if anything else is `sent`, and a look to score
-        has its place in an epoch, whatever the bits of a value.
+        `what` a message asks for, with the step, is their place in the run. With
+        noise, the same network at the same place is another look if anything else is
+        `sent`, and a look to score has its place in an epoch, whatever the bits of a
+        value.
         """
         done = self.progress
-        asked: object = "the next batch"
-        if what is not None:
-            asked = what
-        elif isinstance(message, messages.Embed):
-            asked = message
-        elif isinstance(message, messages.Select):
-            asked = "the selection"
-        elif isinstance(message, messages.Query):
-            asked = message.step
         step, network = done.step, bytes.fromhex(done.chain)
         if self.prepared.noise is not None and sent is not None:
             if isinstance(message, messages.Embed) and message.stage == "evaluate":
-                step, asked = self._epoch(), (message.rows, message.part)
+                step, what = self._epoch(), (message.rows, message.part)
             network += sent.contiguous().numpy().tobytes()
-        when = (done.behind, step, asked)
+        when = (done.behind, step, what)
         self._budget.spend_view(self.prepared.folder, network, when, n_values)
 
     def _epoch(self) -> int:

@@ -42,6 +42,15 @@ WAYS = 2  # different outcomes that one step may have, without noise
 VIEW = struct.Struct("<16s8sd")  # a view, its place in the run, its values about a row
 
 
+# What a setting of the policy allows, in words, and what is more.
+BOUNDED = {
+    "rounds": ("{} rounds", "one more"),
+    "predict_alignments": ("{} alignments for predictions", "one more"),
+    "predict_rows": ("predictions of {} rows", "{} more"),
+    "reason_rows": ("reasons for {} rows", "{} more"),
+}
+
+
 class _Seed:
     """The views of a seed's rows that have left, in a file of its folder."""
 
@@ -99,16 +108,17 @@ class Budget:
         }
         self._written = dict(self.counts)
 
-    def _check(self, key: str, n: int, allowed: str, got: str) -> int:
+    def _check(self, key: str, n: int) -> int:
         """Refuse `n` more if the policy's `key` forbids it; return its limit."""
         most: int = getattr(self._checker.policy, key)
         if self.counts[_count_of(key)] + n > most:
-            raise self._checker.refuse(allowed.format(most), key, got)
+            allowed, got = BOUNDED[key]
+            raise self._checker.refuse(allowed.format(most), key, got.format(n))
         return most
 
-    def _spend(self, key: str, n: int, allowed: str, got: str, ahead: int = 0) -> None:
+    def _spend(self, key: str, n: int, ahead: int = 0) -> None:
         """Spend `n` of what the policy's `key` allows; save up to `ahead` more."""
-        most, name = self._check(key, n, allowed, got), _count_of(key)
+        most, name = self._check(key, n), _count_of(key)
         self.counts[name] += n
         if self.counts[name] > self._written[name]:
             self._write({name: min(self.counts[name] + ahead, most)})
@@ -293,7 +303,7 @@ class RunBudget(Budget):
 
     def spend_round(self) -> None:
         """Spend one message."""
-        self._spend("rounds", 1, "{} rounds", "one more", ROUNDS_AHEAD)
+        self._spend("rounds", 1, ROUNDS_AHEAD)
 
     def spend_view(self, place: Path, network: bytes, asked: object, n: float) -> None:
         """Spend `n` values about a row, in the mean over rows, of a seed's budget.
@@ -352,10 +362,9 @@ class PredictionBudget(Budget):
         """
         if asked == self.counts["asked"]:
             return False
-        one = ("predict_alignments", 1, "{} alignments for predictions", "one more")
-        self._check(*one)
+        self._check("predict_alignments", 1)
         self.counts["asked"] = asked
-        self._spend(*one)
+        self._spend("predict_alignments", 1)
         return True
 
     def forget(self) -> None:
@@ -366,8 +375,7 @@ class PredictionBudget(Budget):
     def rows(self, n_rows: int, n_new: int) -> None:
         """Spend rows: new ones in all, any of them in the last minute."""
         now = time.monotonic()
-        new = ("predict_rows", n_new, "predictions of {} rows", f"{n_new} more")
-        self._check(*new)
+        self._check("predict_rows", n_new)
         while self._lately and self._lately[0][0] < now - MINUTE:
             self._n_lately -= self._lately.popleft()[1]
         rate = self._checker.policy.predict_rate
@@ -376,14 +384,13 @@ class PredictionBudget(Budget):
             raise self._checker.refuse(allowed, "predict_rate", f"{n_rows} more")
         self._lately.append((now, n_rows))
         self._n_lately += n_rows
-        self._spend(*new, ROWS_AHEAD)
+        self._spend("predict_rows", n_new, ROWS_AHEAD)
 
     def reasons(self, n_rows: int) -> None:
         """Spend rows to give reasons for, every time: slopes may be others."""
-        many = ("reason_rows", n_rows, "reasons for {} rows", f"{n_rows} more")
-        self._check(*many)
+        self._check("reason_rows", n_rows)
         self.rows(n_rows, 0)
-        self._spend(*many)
+        self._spend("reason_rows", n_rows)
 
 
 def _count_of(key: str) -> str:

@@ -33,6 +33,8 @@ from lessvfl.wire import control
 
 log = logging.getLogger(__name__)
 
+NOISE = ("embedding_noise", "embedding_epsilon", "embedding_clip", "noise_at")
+
 # What may change on the way in what a party decides for itself.
 _PASSING = ("storage", "reason_texts")
 
@@ -122,13 +124,8 @@ class OwnTable:
         mine = self.config
         config: Any = agreed.config
         net = dataclasses.replace(agreed.net, party_net=mine.party_net)
-        table = dataclasses.replace(
-            agreed.data,
-            embedding_noise=mine.embedding_noise,
-            embedding_epsilon=mine.embedding_epsilon,
-            embedding_clip=mine.embedding_clip,
-            noise_at=mine.noise_at,
-        )
+        noise: dict[str, Any] = {name: getattr(mine, name) for name in NOISE}
+        table = dataclasses.replace(agreed.data, **noise)
         if mine.must_keep is not None:
             if "must_keep" not in settings.fields_of([type(config)]):
                 raise ConfigError(
@@ -156,8 +153,7 @@ class OwnTable:
 # Settings of `lessvfl run` that a party decides on for itself.
 NOT_THE_SERVERS = (
     *("scale", "max_categories", "missing", "missing_values"),
-    *("must_keep", "party_net"),
-    *("embedding_noise", "embedding_epsilon", "embedding_clip", "noise_at"),
+    *("must_keep", "party_net", *NOISE),
 )
 
 

@@ -90,16 +90,12 @@ class PartyModels:
         models = [_fitted(config, run["seed"]) for run in record.runs]
         # Fails now if the table does not fit. Seeds may have kept other columns.
         counts = [model.encoding.apply(frame)[1] for model in models]
-        imputed, unseen = (
-            max(getattr(each, name) for each in counts)
-            for name in ("imputed", "unseen")
-        )
-        for n, words, done in (
-            (imputed, ("missing cell", "missing cells"), "filled in"),
-            (unseen, ("cell of a new category", "cells of new categories"), "as zeros"),
-        ):
-            if n:
-                log.info("%s %s, as in training", plural(n, *words), done)
+        if n := max(one.imputed for one in counts):
+            cells = plural(n, "missing cell", "missing cells")
+            log.info("%s filled in, as in training", cells)
+        if n := max(one.unseen for one in counts):
+            cells = plural(n, "cell of a new category", "cells of new categories")
+            log.info("%s as zeros, as in training", cells)
         check_texts(config.reason_texts, models)
         noise = record.runs[0]["shown"].get("noise")  # that embeddings had in training
         if noise is None and config.has_noise:

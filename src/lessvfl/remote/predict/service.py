@@ -277,7 +277,7 @@ class PredictionSite(Site):
         ids = _ids(await read_body(request))
         request.state.asked = {"ids": len(ids)}
         tells = request.state.token.right == "admin"
-        return await _wait_for(_predict, self._worker, ids, tells)
+        return await _wait_for(lambda: _predict(self._worker, ids, tells))
 
     async def align(self, request: Request) -> Response:
         """Align rows again, with the ids that the file of ids has now."""
@@ -327,10 +327,10 @@ class PredictionSite(Site):
         return {party: party in connected for party in predictor.parties}
 
 
-async def _wait_for(work: Callable[..., dict[str, Any]], *args: Any) -> Response:
+async def _wait_for(work: Callable[[], dict[str, Any]]) -> Response:
     """Answer with what comes of an exchange with the parties."""
     try:
-        return await run_in_threadpool(lambda: JSONResponse(work(*args)))
+        return await run_in_threadpool(lambda: JSONResponse(work()))
     except LessVFLError as error:
         kinds = (code for kind, code in STATUS if isinstance(error, kind))
         raise HTTPException(next(kinds, 500), str(error)) from error
