@@ -430,7 +430,7 @@ def claim(
         (messages.ANSWER, (answered, theirs)),
     ):
         parts = map(messages.block, both)
-        holder.take(name, messages.seal(kind, "psi", run, *parts))
+        holder.take(name, messages.seal(kind, "psi", run, parts))
 
 
 def test_ids_are_not_shown() -> None:
@@ -446,16 +446,16 @@ class Liar:
     def __init__(self, points: list[bytes]) -> None:
         self.points = sorted(points)
         parts = (bytes([id_kinds.KINDS.index("texts")]), messages.block(self.points))
-        self.hello = messages.seal(messages.HELLO, "psi", bytes(16), *parts)
+        self.hello = messages.seal(messages.HELLO, "psi", bytes(16), parts)
 
     def echo(self, firsts: Sequence[bytes], seconds: Sequence[bytes]) -> bytes:
         both = (messages.block(sorted(some)) for some in (firsts, seconds))
-        return messages.seal(messages.ECHO, "psi", bytes(16), *both)
+        return messages.seal(messages.ECHO, "psi", bytes(16), both)
 
     def final(self, places: list[int], ranks: list[int], proofs: list[bytes]) -> bytes:
         parts = [messages.positions(np.array(some)) for some in (places, ranks)]
         parts.append(messages.block(proofs))
-        return messages.seal(messages.FINAL, "psi", bytes(16), *parts)
+        return messages.seal(messages.FINAL, "psi", bytes(16), parts)
 
 
 def points_of(message: bytes | None, kind: int) -> tuple[list[bytes], list[bytes]]:
@@ -621,7 +621,7 @@ def test_in_plain_too_rows_that_nobody_named_are_not_common() -> None:
     ):
         parts = messages.positions(np.array(places)), messages.block(shown)
         with pytest.raises(ProtocolError, match="names rows that are not common"):
-            party.answer(messages.seal(messages.FINAL, "plain", reader.run, *parts))
+            party.answer(messages.seal(messages.FINAL, "plain", reader.run, parts))
     assert party.answer(final) is None
     assert len(party.rows) == 4
 
@@ -641,7 +641,7 @@ def test_a_party_learns_which_of_its_ids_are_the_label_holders() -> None:
         points = sorted(key.hide([target, *(f"t:made up {i}" for i in range(99))]))
         run = messages.open_message(holder.hello(), messages.HELLO, "a").run
         parts = [messages.block(points)] * 2
-        echo = holder.take("a", messages.seal(messages.OFFER, "psi", run, *parts))
+        echo = holder.take("a", messages.seal(messages.OFFER, "psi", run, parts))
         echoed, _ = points_of(echo, messages.ECHO)
         found = set(key.multiply(asked)).intersection(echoed)
         assert len(found) == is_there
@@ -1095,7 +1095,7 @@ def test_answers_that_would_be_misread_are_refused() -> None:
 
     def give(name: str, kind: int, *both: list[bytes]) -> None:
         parts = map(messages.block, both)
-        scene.give(name, messages.seal(kind, "psi", run, *parts))
+        scene.give(name, messages.seal(kind, "psi", run, parts))
 
     firsts, seconds = blocks_of(scene.offer, messages.OFFER)
     echoed, pairs = blocks_of(scene.echo, messages.ECHO)
@@ -1212,7 +1212,6 @@ def test_entries_are_sorted_and_found_as_bytes_are(listed: Any, at_once: int) ->
     listed += [b"a\0\0", b"\0\0\0", b"\xff\0a"]
     some, unique = entries.Entries.of(listed, 3), sorted({*listed})
     assert [*some] == listed
-    assert some.are_different == (len(unique) == len(listed))
     assert [listed[at] for at in some.sort()] == [*some] == sorted(listed)
     assert some.are_sorted == (len(unique) == len(listed))
     wanted = [b"b\0\0", *listed]

@@ -661,7 +661,7 @@ def test_a_claim_on_rows_that_fails_was_the_only_one(tmp_path):
     def claim(*places):
         parts = [wire.positions(np.array(places))] * 2
         parts.append(wire.block([bytes(32)] * len(places)))
-        return Align(wire.seal(wire.FINAL, "psi", reader.run, *parts))
+        return Align(wire.seal(wire.FINAL, "psi", reader.run, parts))
 
     with pytest.raises(LessVFLError, match="names rows that are not common"):
         server.party.handle(claim(*range(60)))
@@ -703,7 +703,7 @@ def test_a_count_is_made_once(tmp_path):
     server.welcome()
     server.party.handle(Align(aligner.hello()))
     with refused("aligns its rows once a run"):
-        echo = wire.seal(wire.ECHO, "psi", reader.run, *map(wire.block, other))
+        echo = wire.seal(wire.ECHO, "psi", reader.run, map(wire.block, other))
         server.party.handle(Align(echo))
 
 

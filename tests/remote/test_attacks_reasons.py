@@ -82,7 +82,7 @@ def test_a_party_that_kept_nothing_declines_and_is_not_charged(folder, tmp_path)
         constant=torch.zeros(load(folder / "clinic").n_components),
     )
     with pytest.raises(PolicyError, match=r"'clinic' gives no reasons: it kept no"):
-        reasons.PartyReasons.read([(fitted, tmp_path)], {})
+        reasons.read_parts([(fitted, tmp_path)])
 
 
 def test_many_long_seeds_name_a_file_that_can_be_written(tmp_path):
@@ -156,10 +156,10 @@ def test_other_names_in_every_answer_take_no_memory(folder, monkeypatch):
     """A table of all rows and all names that ever came would grow with both."""
     monkeypatch.setattr(reasons, "ROWS_AT_ONCE", 10)
     sizes: list[int] = []
-    told_by = reasons.told_by
+    shares_of = reasons.shares_of
 
     def measured(*args: Any) -> Any:
-        found = told_by(*args)
+        found = shares_of(*args)
         sizes.append(found.values.size)
         return found
 
@@ -167,7 +167,7 @@ def test_other_names_in_every_answer_take_no_memory(folder, monkeypatch):
         names = tuple(f"{len(sizes)} {name}" for name in reply.names)
         return dataclasses.replace(reply, names=names)
 
-    monkeypatch.setattr("lessvfl.remote.predict.reasons.told_by", measured)
+    monkeypatch.setattr("lessvfl.remote.predict.reasons.shares_of", measured)
     with a_session(folder, parties=EVERY) as (predictor, _):
         meddle(predictor, renamed)
         predictor.explain(everybody(predictor), 9)
@@ -182,5 +182,5 @@ def test_nothing_before_a_formula_makes_it_one_in_a_table(text):
     told = Explained(
         ("a",), (text,), np.zeros((1, 1), np.int32), np.ones((1, 1), np.float32)
     )
-    (said,) = reasons.told_by(told).texts.values()
+    (said,) = reasons.shares_of(told).texts.values()
     assert said in ("1", "1+1")

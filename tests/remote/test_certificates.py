@@ -766,11 +766,8 @@ def test_a_pair_whose_ca_has_expired(made, tmp_path, at):
     authority = keys.read_authority(made / "ca")
     at(-20)
     name = authority.certificate.subject
-    old = (
-        keys._builder(name, name, authority.key.public_key(), days=10)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(authority.key, hashes.SHA256())
-    )
+    key = authority.key
+    old = keys.signed(name, key.public_key(), 10, name, key, is_ca=True)
     (tmp_path / "ca.pem").write_bytes(keys.pem(old))
     at(0)
     with pytest.raises(ConfigError, match=r"ca\.pem' expired on"):

@@ -694,7 +694,9 @@ def test_a_killed_site_an_aborted_job_and_a_missing_config(tmp_path, monkeypatch
     with Federation(tmp_path / "flare", SITES) as flare:
         flare.provision()
         for name in SITES:
-            flare_files.keep_logs(flare.kits[name] / "local")
+            local = flare.kits[name] / "local"
+            values = flare_files._resources(local) | {flare_files.STREAMING: False}
+            flare_files.write_json(local / flare_files.RESOURCES, values)
         for name in ("server", *SITES):
             flare.start(name)
         with flare.session() as session:

@@ -627,7 +627,9 @@ def test_rows_that_nobody_named_do_not_leave(folder, monkeypatch, align):
             side.join(10)
             assert "names rows that are not common" in str(side.error)
             assert getattr(side.party.state, "rows", known[name]) is known[name]
-            assert side.party.budget._asked == ""  # another try is paid for again
+            assert (
+                side.party.budget.counts["asked"] == ""
+            )  # another try is paid for again
 
 
 # --------------------------------------------------------------------------- the policy

@@ -323,7 +323,7 @@ def test_texts_of_a_party_are_no_formulas():
         np.array([[1, -1]], dtype=np.int32),
         np.array([[2.0, 0.0]], dtype=np.float32),
     )
-    found = reasons.told_by(told)
+    found = reasons.shares_of(told)
     assert found.names == ("a", "b ")
     assert found.texts == {"b ": "1+1"}
     assert np.array_equal(found.values, [[np.nan, 2.0]], equal_nan=True)

@@ -83,8 +83,7 @@ def server(
     from lessvfl.errors import ConfigError
     from lessvfl.remote.config import ServerConfig, read
     from lessvfl.remote.identity import server_credentials
-    from lessvfl.remote.predict.aligned import universe
-    from lessvfl.remote.predict.server import Predictor
+    from lessvfl.remote.predict.server import Predictor, universe
     from lessvfl.run.record import RunRecord
     from lessvfl.web import address, tokens
     from lessvfl.wire.line import LocalParty

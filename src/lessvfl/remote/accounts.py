@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lessvfl.errors import ConfigError, RecordError
 from lessvfl.mechanisms import Releases
@@ -72,11 +72,6 @@ class Most:
             epsilon_spent(gaussian, pure, delta) for gaussian, pure in self.noise
         )
 
-    @property
-    def has_gaussian(self) -> bool:
-        """Tell whether any of it is Gaussian, so that epsilon goes with a delta."""
-        return any(gaussian for gaussian, _ in self.noise)
-
 
 @dataclass(frozen=True)
 class Charge:
@@ -110,13 +105,7 @@ TEMPORARY = (
     "CREATE TEMP TABLE asked (place INTEGER PRIMARY KEY, id BLOB, answer BLOB)",
     "CREATE TEMP TABLE due (id BLOB PRIMARY KEY, n INTEGER NOT NULL) WITHOUT ROWID",
 )
-# Ids of rows, and answers about them or nothing, each one after the other.
-ASK = f"""
-WITH RECURSIVE every (place) AS
-  (SELECT 0 UNION ALL SELECT place + 1 FROM every WHERE place + 1 < :n)
-INSERT INTO asked SELECT place, substr(:ids, {KEY_BYTES} * place + 1, {KEY_BYTES}),
-  substr(:answers, {KEY_BYTES} * place + 1, {KEY_BYTES}) FROM every WHERE :n > 0
-"""
+
 # By account how many rows, or answers that are new, are charged for.
 DUE = "INSERT INTO due SELECT id, %s FROM asked GROUP BY id"
 EACH_ROW = DUE % "count(*)"
@@ -139,9 +128,9 @@ FROM %s WHERE id != x'' GROUP BY pure
 """
 OF_DUE = MOST % "due LEFT JOIN account USING (id)"
 OF_ALL = MOST % "(SELECT *, 0 AS n FROM account)"
-TOO_MUCH = f"""
-SELECT place FROM asked JOIN due USING (id) LEFT JOIN account USING (id)
-WHERE is_too_much({_AFTER["values"]}, {_AFTER["gaussian"]}, {_AFTER["epsilon"]})
+OF_EACH = f"""
+SELECT place, {_AFTER["values"]}, {_AFTER["gaussian"]}, {_AFTER["epsilon"]}
+FROM asked JOIN due USING (id) LEFT JOIN account USING (id)
 """
 
 
@@ -161,7 +150,7 @@ class Accounts:
     def of_run(self, run: str) -> Amounts | None:
         """Return what a run was charged of each row; None: it was not charged."""
         with self._open() as file:
-            return _of_run(file, run)
+            return _amounts(file, "run", run)
 
     def after(self, charge: Charge) -> Most:
         """Return what will have been told of these rows after a charge."""
@@ -178,15 +167,15 @@ class Accounts:
                 answers = "SELECT answer FROM asked"
                 file.execute(f"INSERT OR IGNORE INTO answered {answers}")
             if charge.run is not None:
-                before = _of_run(file, charge.run) or Amounts()
+                before = _amounts(file, "run", charge.run) or Amounts()
                 _write(file, "run", charge.run, before.plus(more))
         return most
 
-    def settle(self, whom: Iterable[str] | None, run: str, told: Amounts) -> None:
+    def settle(self, whom: Iterable[str] | None, run: str, shown: Amounts) -> None:
         """Give values back that a run, which is over, was charged and did not tell."""
         with self._open(to_write=True) as file:
-            charged = _of_run(file, run) or Amounts()
-            back = charged.beyond(told)
+            charged = _amounts(file, "run", run) or Amounts()
+            back = charged.beyond(shown)
             less = Amounts(values=-back.values, bits=-back.bits)
             if any(less):
                 _ask(file, Charge(whom, less))
@@ -201,14 +190,19 @@ class Accounts:
         That is said of values, `gaussian` and `epsilon` of a row after it.
         """
         with self._open() as file:
-            more, anybody = _ask(file, charge), _of_account(file, ANYBODY)
-            least = (anybody.values, anybody.gaussian, anybody.epsilon)
-
-            def beyond(*amounts: float) -> bool:
-                return is_too_much(*map(sum, zip(amounts, least, strict=True)))
-
-            file.create_function("is_too_much", 3, beyond, deterministic=True)
-            return [place for (place,) in file.execute(TOO_MUCH, more._asdict())]
+            more = _ask(file, charge)
+            anybody = _amounts(file, "account", ANYBODY) or Amounts()
+            return [
+                place
+                for place, values, gaussian, epsilon in file.execute(
+                    OF_EACH, more._asdict()
+                )
+                if is_too_much(
+                    anybody.values + values,
+                    anybody.gaussian + gaussian,
+                    anybody.epsilon + epsilon,
+                )
+            ]
 
     def align(self, n_ids: int, check: Callable[[Sequence[int]], object]) -> None:
         """Count an alignment of so many ids, unless `check` of all lately raises."""
@@ -225,7 +219,14 @@ class Accounts:
     def _open(self, to_write: bool = False) -> Iterator[sqlite3.Connection]:
         """Yield the file in a transaction; to read without one, one in memory."""
         if to_write:
-            self._make()
+            try:  # where there is no file, an empty one that its owner alone can read
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            except OSError as error:
+                raise ConfigError(
+                    f"The folder '{self._folder}' must be writable, to count over runs "
+                    f"what was told in them. Got this: {error.strerror}."
+                ) from None
         is_there = self._path.is_file() and self._path.stat().st_size > 0
         if is_there:
             check_private(self._path.stat().st_mode, self._path, "ledger")
@@ -246,17 +247,6 @@ class Accounts:
             ) from None
         if to_write and is_new and self._before.is_file():
             self._before.rename(self._before.with_suffix(".json.charged"))
-
-    def _make(self) -> None:
-        """Make an empty file that its owner alone can read, where there is none."""
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-        except OSError as error:
-            raise ConfigError(
-                f"The folder '{self._folder}' must be writable, to count over runs "
-                f"what was told in them. Got this: {error.strerror}."
-            ) from None
 
     def _begin(self, file: sqlite3.Connection) -> bool:
         """Make tables in a file that has none; tell whether it was new."""
@@ -299,8 +289,8 @@ def _earlier_runs(known: Mapping[str, Any]) -> Iterator[dict[str, Amounts]]:
         runs: dict[str, Amounts] = defaultdict(Amounts)
         for name, n in values.get(table, {}).items():
             runs[name] = Amounts(values=n, bits=BITS * n)
-        for name, told in releases.get(table, {}).items():
-            gaussian, epsilon = spent_by([Releases(**one) for one in told])
+        for name, of_run in releases.get(table, {}).items():
+            gaussian, epsilon = spent_by([Releases(**one) for one in of_run])
             runs[name] = runs[name]._replace(gaussian=gaussian, epsilon=epsilon)
         yield runs
 
@@ -310,42 +300,36 @@ def _secret(file: sqlite3.Connection) -> bytes:
     return bytes(key)
 
 
-def _hashing(secret: bytes) -> Callable[..., bytes]:
+def _hashed(secret: bytes, *parts: bytes) -> bytes:
     """Return a keyed hash, of an id, or of an id's hash and an answer."""
-    first = hashlib.blake2b(key=secret, digest_size=KEY_BYTES)
-
-    def hashed(*parts: bytes) -> bytes:
-        own = first.copy()
-        own.update(b"%d/" % len(parts) + b"/".join(parts))
-        return own.digest()
-
-    return hashed
+    whole = b"%d/" % len(parts) + b"/".join(parts)
+    return hashlib.blake2b(whole, key=secret, digest_size=KEY_BYTES).digest()
 
 
 def _ask(file: sqlite3.Connection, charge: Charge) -> Amounts:
     """Note which accounts are due, and by how often what is returned."""
     for statement in TEMPORARY:
         file.execute(statement)
-    new, answers = _hashing(_secret(file)), charge.answers
-    if charge.whom is None:
-        parts = [] if answers is None else [new(b"", part) for part in answers]
-        file.executemany("INSERT INTO asked VALUES (0, x'', ?)", [(b"".join(parts),)])
-    else:
-        ids = [new(name.encode(errors="surrogatepass")) for name in charge.whom]
-        parts = []
-        if answers is not None:
-            parts = [new(*both) for both in zip(ids, answers, strict=True)]
-        about = {"n": len(ids), "ids": b"".join(ids), "answers": b"".join(parts)}
-        file.execute(ASK, about)
-    file.execute(EACH_ROW if answers is None else EACH_ANSWER)
+    secret, accounts = _secret(file), [ANYBODY]
+    if charge.whom is not None:
+        names = (name.encode(errors="surrogatepass") for name in charge.whom)
+        accounts = [_hashed(secret, name) for name in names]
+    answers = [b""] * len(accounts)
+    if charge.answers is not None:
+        both = zip(accounts, charge.answers, strict=True)
+        answers = [_hashed(secret, account, answer) for account, answer in both]
+    rows = zip(range(len(accounts)), accounts, answers, strict=True)
+    file.executemany("INSERT INTO asked VALUES (?, ?, ?)", rows)
+    file.execute(EACH_ROW if charge.answers is None else EACH_ANSWER)
     if charge.run is None:
         return charge.more
-    return charge.more.beyond(_of_run(file, charge.run) or Amounts())
+    return charge.more.beyond(_amounts(file, "run", charge.run) or Amounts())
 
 
 def _charged(file: sqlite3.Connection, charge: Charge) -> tuple[Amounts, Most]:
     """Return what each row is charged, and what was told of them after that."""
-    more, anybody = _ask(file, charge), _of_account(file, ANYBODY)
+    more = _ask(file, charge)
+    anybody = _amounts(file, "account", ANYBODY) or Amounts()
     if charge.whom is None:
         ((n,),) = file.execute("SELECT n FROM due")
         anybody = anybody.plus(Amounts(*(n * amount for amount in more)))
@@ -357,20 +341,18 @@ def _charged(file: sqlite3.Connection, charge: Charge) -> tuple[Amounts, Most]:
     return more, Most(anybody.values + max(n for *_, n in rows), tuple(sorted(noise)))
 
 
-def _of_account(file: sqlite3.Connection, account: bytes) -> Amounts:
-    query = f"SELECT {_COLUMNS} FROM account WHERE id = ?"
-    return Amounts(*(file.execute(query, (account,)).fetchone() or ()))
-
-
-def _of_run(file: sqlite3.Connection, run: str) -> Amounts | None:
-    query = f"SELECT {_COLUMNS} FROM run WHERE name = ?"
-    found = file.execute(query, (run,)).fetchone()
-    return None if found is None else Amounts(*found)
+def _amounts(
+    file: sqlite3.Connection, table: Literal["account", "run"], key: str | bytes
+) -> Amounts | None:
+    """Return the row of a table that has a key; None: there is none."""
+    name = "id" if table == "account" else "name"
+    query = f"SELECT {_COLUMNS} FROM {table} WHERE {name} = ?"
+    row = file.execute(query, (key,)).fetchone()
+    return None if row is None else Amounts(*row)
 
 
 def _write(
     file: sqlite3.Connection, table: str, key: str | bytes, amounts: Amounts
 ) -> None:
-    row = (key, *amounts)
-    places = ", ".join("?" for _ in row)
-    file.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", row)
+    query = f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?, ?, ?)"
+    file.execute(query, (key, *amounts))

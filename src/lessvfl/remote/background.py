@@ -34,5 +34,5 @@ def read_background(folder: Path) -> Background | None:
     """Read what training left; None: nothing."""
     if not (folder / NAME).is_file():
         return None
-    found = read_state(folder / NAME).tensors
-    return Background(found["rows"], found["weights"])
+    kept = read_state(folder / NAME).tensors
+    return Background(kept["rows"], kept["weights"])

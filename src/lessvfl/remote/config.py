@@ -42,9 +42,7 @@ def _differ(values: Sequence[Any]) -> bool:
 
 
 def _are_columns(groups: dict[str, str | list[str]]) -> bool:
-    return all(
-        isinstance(own, str) or (own and _differ(own)) for own in groups.values()
-    )
+    return all(isinstance(v, str) or (v and _differ(v)) for v in groups.values())
 
 
 Name = Annotated[str, Meta(min_length=1)]
@@ -181,8 +179,8 @@ class ServerConfig(Common):
     @property
     def everyone(self) -> tuple[str, ...]:
         """Return the names of all parties, that of its own columns last."""
-        own = () if self.columns is None else (self.columns.name,)
-        return (*self.parties, *own)
+        holder = () if self.columns is None else (self.columns.name,)
+        return (*self.parties, *holder)
 
 
 @dataclass(frozen=True)
@@ -254,26 +252,19 @@ def naming_blanks(config: Common) -> Iterator[None]:
 AnyConfig = TypeVar("AnyConfig", bound=Common)
 
 
-def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
-    """Read a YAML file; paths in it become absolute."""
-    return _config(cls, path, read_yaml(path))
-
-
 def read_side(path: Path) -> PartyConfig | ServerConfig:
     """Read the YAML file of whichever side it is, which its settings tell."""
-    values = read_yaml(path)
-    of_server, of_party = (
-        len(values.keys() - settings.types_of(other).keys())
-        for other in (PartyConfig, ServerConfig)
-    )
+    names = read_yaml(path).keys()
+    of_server = len(names - settings.types_of(PartyConfig).keys())
+    of_party = len(names - settings.types_of(ServerConfig).keys())
     if of_server > of_party:
-        return _config(ServerConfig, path, values)
-    return _config(PartyConfig, path, values)
+        return read(ServerConfig, path)
+    return read(PartyConfig, path)
 
 
-def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConfig:
-    """Return the config of a file's values, or refuse them."""
-    known = settings.types_of(cls)
+def read(cls: type[AnyConfig], path: Path) -> AnyConfig:
+    """Read a side's YAML file, or refuse it; paths in it become absolute."""
+    values, known = read_yaml(path), settings.types_of(cls)
     sides = {ServerConfig: "the server", PartyConfig: "a party"}
     for name in values:
         for other in sides if name not in known else ():
@@ -287,13 +278,14 @@ def _config(cls: type[AnyConfig], path: Path, values: dict[str, Any]) -> AnyConf
     values |= _read_marks(values)
     if type(values.get("seeds")) is int:
         values["seeds"] = [values["seeds"]]
-    if isinstance(policy := values.get("policy"), dict):
+    policy, columns = values.get("policy"), values.get("columns")
+    if isinstance(policy, dict):
         kind = LabelPolicy if cls is ServerConfig else Policy
         values["policy"] = kind.of(policy, "policy")
-    if cls is ServerConfig and isinstance(names := values.get("columns"), list):
-        values["columns"] = {"columns": names}
-    if cls is ServerConfig and isinstance(own := values.get("columns"), dict):
-        values["columns"] = HolderColumns.of(own | _read_marks(own), "columns")
+    if isinstance(columns, list):
+        columns = {"columns": columns}
+    if cls is ServerConfig and isinstance(columns, dict):
+        values["columns"] = HolderColumns.of(columns | _read_marks(columns), "columns")
     return cls.of(values, str(path))
 
 

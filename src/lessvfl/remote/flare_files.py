@@ -61,6 +61,13 @@ class Guard(FLComponent):  # type: ignore[misc]
                 raise UnsafeComponentError(str(error)) from None
 
 
+GUARDED = {
+    "components": [
+        {"id": "lessvfl_guard", "path": f"{__name__}.{Guard.__name__}", "args": {}}
+    ]
+}
+
+
 def check(local: Path, who: str) -> None:
     """Refuse to run where a job could bring code, or others could read files."""
     rights, resources = _rights(local), _resources(local)
@@ -69,7 +76,7 @@ def check(local: Path, who: str) -> None:
     wrong = {
         RIGHTS: limited(rights) != rights,
         RESOURCES: is_open,
-        GUARD: _read(local, GUARD, {}) != _guard(),
+        GUARD: _read(local, GUARD, {}) != GUARDED,
     }
     for name, is_wrong in wrong.items():
         if is_wrong:
@@ -93,34 +100,21 @@ def check_logs(local: Path, who: str) -> None:
         raise ConfigError(sentence, public=sentence)
 
 
-def check_readable(local: Path) -> None:
-    """Refuse files that cannot be read."""
-    _rights(local)
-    _resources(local)
+def secure(local: Path, name: str, *, is_site: bool) -> None:
+    """Make FLARE refuse code in jobs and access to files, from its next start on.
 
-
-def allow(local: Path, name: str) -> None:
-    """Add a class to the list of those that jobs may use, and enforce the list."""
-    values = _resources(local)
-    known = values.get(CLASSES, DEFAULT_CLASS_ALLOW_LIST)
+    Jobs may use the class `name` and those on the list already. A site's logs stay at
+    the site. Nothing is written where a file cannot be read.
+    """
+    rights, resources = _rights(local), _resources(local)
+    known = resources.get(CLASSES, DEFAULT_CLASS_ALLOW_LIST)
     kept = [one for one in known if one not in (EVERY_CLASS, name)]
-    write_json(local / RESOURCES, values | {CLASSES: [*kept, name], MODE: ENFORCED})
-
-
-def keep_logs(local: Path) -> None:
-    """Make FLARE keep a site's logs at the site, from its next start on."""
-    write_json(local / RESOURCES, _resources(local) | {STREAMING: False})
-
-
-def forbid_code(local: Path) -> None:
-    """Make FLARE refuse code in jobs and access to files, from its next start on."""
-    write_json(local / RIGHTS, limited(_rights(local)))
-    write_json(local / GUARD, _guard())
-
-
-def _guard() -> dict[str, Any]:
-    path = f"{__name__}.{Guard.__name__}"
-    return {"components": [{"id": "lessvfl_guard", "path": path, "args": {}}]}
+    resources |= {CLASSES: [*kept, name], MODE: ENFORCED}
+    if is_site:
+        resources[STREAMING] = False
+    write_json(local / RESOURCES, resources)
+    write_json(local / RIGHTS, limited(rights))
+    write_json(local / GUARD, GUARDED)
 
 
 def limited(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ that the run began with.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import hmac
@@ -76,30 +77,25 @@ class Home:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(folder, 0o700)  # an existing one may be readable by others
         self.close = weakref.finalize(self, os.close, hold(folder))
-        try:
-            self.secret = self._open()
-        except BaseException:
-            self.close()
-            raise
-
-    def _open(self) -> bytes:
-        """Return the secret, made before anything is sent."""
-        if not self._path.is_file():
-            if any(any(self.folder.glob(pattern)) for pattern in TRACES):
-                raise RecordError(
-                    f"The run folder '{self.folder}' must hold '{STATE}', which its "
-                    "run began with. Got one without; another run needs another 'out'."
-                )
-            self._write(secrets.token_bytes(SECRET_BYTES), None)
-        state = read_state(self._path)
-        began = state.values["facts"]
-        for name, digest in self.facts.items():
-            if began is not None and began.get(name) != digest:
-                raise RecordError(
-                    f"The run in '{self.folder}' must go on with what it began with. "
-                    f"Got other {name}; another run needs another 'out'."
-                )
-        return state.secret
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)
+            if not self._path.is_file():
+                if any(any(folder.glob(pattern)) for pattern in TRACES):
+                    raise RecordError(
+                        f"The run folder '{folder}' must hold '{STATE}', which its run "
+                        "began with. Got one without; another run needs another 'out'."
+                    )
+                self._write(secrets.token_bytes(SECRET_BYTES), None)
+            state = read_state(self._path)
+            began = state.values["facts"]
+            for name, digest in self.facts.items():
+                if began is not None and began.get(name) != digest:
+                    raise RecordError(
+                        f"The run in '{folder}' must go on with what it began with. "
+                        f"Got other {name}; another run needs another 'out'."
+                    )
+            self.secret = state.secret  # made before anything is sent
+            on_error.pop_all()
 
     def begin(self) -> None:
         """Save what the run depends on, which must not change from here on."""
@@ -142,20 +138,17 @@ def facts_of(
         "torch": torch.__version__,
         "machine": platform.machine(),
     }
+    digest = "none"
+    if code is not None:  # of the file that its function comes from
+        where = code.rpartition(":")[0]
+        path = where if where.endswith(".py") else str(sys.modules[where].__file__)
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     return {
         "ids": digest_of(ids).hex(),
         "columns": hashlib.sha256(json.dumps(columns).encode()).hexdigest(),
         "cells": table.digest(),
         **{name: digest_of(values).hex() for name, values in more.items()},
         **{f"'{name}' in the config": json.dumps(v) for name, v in config.items()},
-        "code of the network": "none" if code is None else _code_digest(code),
-        **{f"version of {name}": own for name, own in computed_by.items()},
+        "code of the network": digest,
+        **{f"version of {name}": version for name, version in computed_by.items()},
     }
-
-
-def _code_digest(spec: str) -> str:
-    """Return a digest of the file that a network's function comes from."""
-    where = spec.rpartition(":")[0]
-    if not where.endswith(".py"):
-        where = str(sys.modules[where].__file__)
-    return hashlib.sha256(Path(where).read_bytes()).hexdigest()

@@ -24,24 +24,26 @@ def _proven(config: Common, role: Role) -> tuple[str, Credentials]:
     return name, Credentials(certificate, key, ca)
 
 
-def server_credentials(own: Common, insecure: bool) -> Credentials | None:
+def server_credentials(config: Common, insecure: bool) -> Credentials | None:
     """Return the files that prove that this is the server; None if `insecure`."""
-    return None if insecure else _proven(own, "server")[1]
+    return None if insecure else _proven(config, "server")[1]
 
 
-def party_identity(own: PartyConfig, insecure: bool) -> tuple[str, Credentials | None]:
+def party_identity(
+    config: PartyConfig, insecure: bool
+) -> tuple[str, Credentials | None]:
     """Return who a party is, and the files that prove it."""
     if not insecure:
-        name, credentials = _proven(own, "party")
-        if own.name not in (None, name):
+        name, credentials = _proven(config, "party")
+        if config.name not in (None, name):
             raise ConfigError(
-                f"The certificate '{own.certificate}' must be of '{own.name}', as the "
-                f"config says by 'name'. Got one of '{name}'."
+                f"The certificate '{config.certificate}' must be of '{config.name}', "
+                f"as the config says by 'name'. Got one of '{name}'."
             )
         return name, credentials
-    if own.name is None:
+    if config.name is None:
         raise ConfigError(
             "The 'name' setting must say who this is where no certificate does. "
             "Got none."
         )
-    return own.name, None
+    return config.name, None

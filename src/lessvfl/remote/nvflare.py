@@ -37,13 +37,7 @@ from lessvfl.core.device import keep_freed_memory, use_threads
 from lessvfl.errors import ConfigError, LessVFLError, PartyLostError, ProtocolError
 from lessvfl.remote import flare_files
 from lessvfl.remote.certificates import keys
-from lessvfl.remote.config import (
-    Common,
-    PartyConfig,
-    ServerConfig,
-    absolute,
-    read,
-)
+from lessvfl.remote.config import Common, PartyConfig, ServerConfig, absolute, read
 from lessvfl.remote.party import PartyProcess
 from lessvfl.remote.seed import SERVER
 from lessvfl.remote.server import ServerProcess
@@ -140,9 +134,9 @@ def watching(signal: Signal, aborted: Callable[[AbortedError], None]) -> Iterato
         over.set()
 
 
-def set_up(own: Common) -> None:
+def set_up(config: Common) -> None:
     """Compute with as many threads as the config says."""
-    use_threads(own.threads)
+    use_threads(config.threads)
     keep_freed_memory()
 
 
@@ -179,46 +173,46 @@ class ServerController(Controller):  # type: ignore[misc]
     def _serve(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         check_version(self._version, "The server")
         flare_files.check(local_of(fl_ctx), "The server")
-        own = read(ServerConfig, config_file(fl_ctx, self._run, SERVER))
-        if set(own.parties) != set(self._parties):
+        config = read(ServerConfig, config_file(fl_ctx, self._run, SERVER))
+        parties = list(config.parties)
+        if set(parties) != set(self._parties):
             raise ConfigError(
                 "The sites of the job must be the parties of the server's config, "
-                f"{', '.join(own.parties)}. Got {', '.join(self._parties)}."
+                f"{', '.join(parties)}. Got {', '.join(self._parties)}."
             )
-        set_up(own)
-        table = LabelTable.load(own)
-        names = (self._run, own.method, Path(own.data).name)
-        status = Status(*names, own.everyone)
-        cell = fl_ctx.get_engine().get_cell()
-        job = fl_ctx.get_job_id()
-        hub = self._hub = FlareHub(cell, own.parties, job=job, silence=own.silence)
+        set_up(config)
+        table = LabelTable.load(config)
+        data = Path(config.data).name
+        status = Status(self._run, config.method, data, config.everyone)
+        cell, job = fl_ctx.get_engine().get_cell(), fl_ctx.get_job_id()
+        hub = FlareHub(cell, config.parties, job=job, silence=config.silence)
+        self._hub = hub
         with contextlib.ExitStack() as stack:
             stack.enter_context(watching(abort_signal, hub.fail))
             try:
-                if own.status is not None:
+                if config.status is not None:
                     from lessvfl.web.status import StatusServer
 
-                    stack.enter_context(StatusServer(status, own.status))
-                process = ServerProcess(own, table, hub, status, resume=True)
+                    stack.enter_context(StatusServer(status, config.status))
+                process = ServerProcess(config, table, hub, status, resume=True)
                 stack.callback(process.close)
-                task = self._invite(cell.get_fqcn(), own.parties, fl_ctx)
+                request = Shareable()  # to take part, with the server's cell
+                request.set_header(PEER, cell.get_fqcn())
+                task = Task(TASK, request, result_received_cb=self._ended)
+                self.broadcast(task, fl_ctx, parties, min_responses=len(parties))
                 process.run()
             except BaseException as error:
                 hub.close(error)
                 raise
             hub.close()
-            report.build(Path(own.out))
+            report.build(Path(config.out))
             if process.own is not None:
                 report.build(process.own.folder)
-            self._wait_for(task, abort_signal)
-
-    def _invite(self, peer: str, parties: Sequence[str], fl_ctx: FLContext) -> Task:
-        """Start every site's task, which names the server's cell."""
-        request = Shareable()
-        request.set_header(PEER, peer)
-        task = Task(TASK, request, result_received_cb=self._ended)
-        self.broadcast(task, fl_ctx, list(parties), min_responses=len(parties))
-        return task
+            end = time.monotonic() + END_SECONDS
+            while task.completion_status is None and time.monotonic() < end:
+                if abort_signal.triggered:
+                    return
+                time.sleep(POLL_SECONDS)
 
     def _ended(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Note how a site's task ended; a failure ends the job."""
@@ -227,20 +221,12 @@ class ServerController(Controller):  # type: ignore[misc]
         if code in (ReturnCode.OK, ReturnCode.TASK_ABORTED):
             return
         kind, reason = reply.get_header(KIND), reply.get_header(REASON)
-        said = f"({printable(str(kind), SHORT)}): {printable(str(reason))}"
+        why = f"({printable(str(kind), SHORT)}): {printable(str(reason))}"
         if reason is None:
-            said = f"({printable(str(code), SHORT)}): its log says why."
+            why = f"({printable(str(code), SHORT)}): its log says why."
         if self._hub is not None:
-            sentence = f"Party '{name}' stops {said}"
+            sentence = f"Party '{name}' stops {why}"
             self._hub.fail(ProtocolError(sentence, public=STOPPED))
-
-    def _wait_for(self, task: Task, abort_signal: Signal) -> None:
-        """Wait a while for the parties to end."""
-        end = time.monotonic() + END_SECONDS
-        while task.completion_status is None and time.monotonic() < end:
-            if abort_signal.triggered:
-                return
-            time.sleep(POLL_SECONDS)
 
     def process_result_of_unknown_task(self, *given: Any) -> None:
         """Ignore what came too late."""
@@ -286,17 +272,17 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         check_version(self._version, who)
         flare_files.check(local_of(fl_ctx), who)
         flare_files.check_logs(local_of(fl_ctx), who)
-        own = read(PartyConfig, config_file(fl_ctx, self._run, name))
-        set_up(own)
-        names = (self._run, "", Path(own.data).name)
-        status = Status(*names, [SERVER], side=name)
-        process = PartyProcess.load(name, own, status)
+        config = read(PartyConfig, config_file(fl_ctx, self._run, name))
+        set_up(config)
+        data = Path(config.data).name
+        status = Status(self._run, "", data, [SERVER], side=name)
+        process = PartyProcess.load(name, config, status)
         with contextlib.closing(process):
             # Even if its own run is over: the server may not know that yet.
             server = FlareServer(fl_ctx.get_engine().get_cell(), peer)
             with watching(signal, server.abort):
                 process.serve(server)
-            report.build(Path(own.out))
+            report.build(Path(config.out))
 
 
 def write_job(config: ServerConfig, run: str, out: Path) -> None:
@@ -369,15 +355,12 @@ def install(config: Path, workspace: Path, run: str, site: str) -> Path:
     where, _, function = (values.get("party_net") or "").rpartition(":")
     if where.endswith(".py"):
         values["party_net"] = f"{(folder / where).resolve()}:{function}"
-    flare_files.check_readable(local)  # before anything is written
+    component = ServerController if is_server else PartyExecutor
+    name = f"{__name__}.{component.__name__}"
+    flare_files.secure(local, name, is_site=not is_server)
     path = local / "lessvfl" / run / f"{site}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
-    component = ServerController if is_server else PartyExecutor
-    flare_files.allow(local, f"{__name__}.{component.__name__}")
-    flare_files.forbid_code(local)
-    if not is_server:
-        flare_files.keep_logs(local)
     return path
 
 
@@ -385,14 +368,14 @@ def _refuse_another_sides(startup: Path, site: str) -> None:
     """Refuse a startup kit that is another side's; FLARE's simulator has none."""
     if not startup.is_dir():
         return
-    own = startup / ("server.crt" if site == SERVER else "client.crt")
-    if not own.is_file():
+    certificate = startup / ("server.crt" if site == SERVER else "client.crt")
+    if not certificate.is_file():
         raise ConfigError(
             f"The workspace of '{site}' must have the startup kit of "
             f"{'a server' if site == SERVER else 'a site'}. Got '{startup}' without "
-            f"'{own.name}'."
+            f"'{certificate.name}'."
         )
-    name = keys.common_name(keys.read_certificate(own).subject)
+    name = keys.common_name(keys.read_certificate(certificate).subject)
     if site not in (SERVER, name):
         raise ConfigError(
             f"The site must go by the name in its FLARE certificate, '{name}'. Got "

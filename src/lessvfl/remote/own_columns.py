@@ -63,25 +63,25 @@ def roles(config: ServerConfig) -> dict[str, str]:
 
 
 def party_config(
-    config: ServerConfig, own: HolderColumns, policy: Policy = ANY_USE
+    config: ServerConfig, holder: HolderColumns, policy: Policy = ANY_USE
 ) -> PartyConfig:
     """Return the config of the party that its own columns are."""
     is_npz = Path(config.data).suffix == ".npz"  # labels and columns are apart
-    if own.data is None and config.label is None and not is_npz:
+    if holder.data is None and config.label is None and not is_npz:
         raise ConfigError(
             "The 'label' setting must name the column of labels where 'columns' are of "
             "the same table. Got none."
         )
-    for pattern in own.columns:
+    for pattern in holder.columns:
         if (role := roles(config).get(pattern)) is not None:
             raise ConfigError(
                 f"The server's 'columns' must be features. Got '{pattern}', its column "
                 f"of {role}."
             )
-    said = {name: getattr(own, name) for name in fields_of([ColumnSettings])}
+    decided = {name: getattr(holder, name) for name in fields_of([ColumnSettings])}
     return PartyConfig(
-        name=own.name,
-        data=own.data or config.data,
+        name=holder.name,
+        data=holder.data or config.data,
         id=config.id,
         threads=config.threads,
         device=config.device,
@@ -89,7 +89,7 @@ def party_config(
         reveal="features",
         align=config.align,
         policy=policy,
-        **said,
+        **decided,
     )
 
 
@@ -104,18 +104,21 @@ def without_roles(
 
 
 def training_party(
-    config: ServerConfig, own: HolderColumns, settings: Settings, seeds: Sequence[int]
+    config: ServerConfig,
+    holder: HolderColumns,
+    settings: Settings,
+    seeds: Sequence[int],
 ) -> PartyProcess:
     """Return the party that its own columns are in a run."""
     columns = dict.fromkeys(config.everyone, 1)
     allowed = needed(settings, columns, len(seeds), config.evaluation) | WIDE
-    party = party_config(config, own, Policy.of(allowed, "policy"))
+    party = party_config(config, holder, Policy.of(allowed, "policy"))
     table, ids = open_table(party)
     party = without_roles(party, config, table.names)
-    return PartyProcess(own.name, party, table, ids)
+    return PartyProcess(holder.name, party, table, ids)
 
 
-def giveaways(own: OwnTable, ids: Ids | None, labels: LabelTable) -> list[Finding]:
+def giveaways(table: OwnTable, ids: Ids | None, labels: LabelTable) -> list[Finding]:
     """Return its own columns that tell the labels on their own.
 
     Rows are matched by `ids`, or stand in the order of the labels.
@@ -129,10 +132,10 @@ def giveaways(own: OwnTable, ids: Ids | None, labels: LabelTable) -> list[Findin
         every = enumerate(itertools.chain.from_iterable(ids.parts()))
         both = [(row, row_of[item]) for row, item in every if item in row_of]
         rows, of_labels = np.array(both, dtype=np.int64).reshape(-1, 2).T
-    elif own.whole.n_rows != labels.n_rows:
+    elif table.whole.n_rows != labels.n_rows:
         return []
     if not len(rows):
         return []
-    ((_, frame),) = own.whole.take(rows).batches(own.columns, len(rows))
-    said = leaks.giveaways(blank(frame, own.marks), y[of_labels], is_class)
-    return [dataclasses.replace(finding, party=own.party) for finding in said]
+    ((_, frame),) = table.whole.take(rows).batches(table.columns, len(rows))
+    findings = leaks.giveaways(blank(frame, table.marks), y[of_labels], is_class)
+    return [dataclasses.replace(finding, party=table.party) for finding in findings]

@@ -176,15 +176,15 @@ class Policy(settings.Schema):
 
 
 def needed(
-    own: Settings, columns: Mapping[str, int], n_seeds: int, evaluation: str
+    wanted: Settings, columns: Mapping[str, int], n_seeds: int, evaluation: str
 ) -> dict[str, Any]:
     """Return a policy that allows runs with these settings, whatever they need.
 
     For whoever starts both sides of a run; `columns` is how many each party has.
     """
-    usual, known = Policy(), settings.fields_of([NetConfig, type(own.config)])
-    ratio = own.net.embedding_size / min(columns.values())
-    shown = planned(own, own.net.embedding_size, len(columns), evaluation)
+    usual, known = Policy(), settings.fields_of([NetConfig, type(wanted.config)])
+    ratio = wanted.net.embedding_size / min(columns.values())
+    shown = planned(wanted, wanted.net.embedding_size, len(columns), evaluation)
     bound = [name for name in {**LIMITS, **LEAST, **REFUSED} if name in known]
     return {
         "rounds": 100 * usual.rounds,
@@ -194,24 +194,24 @@ def needed(
         "min_rows": 1,
         "min_share": 0.0,
         "components_per_column": max(usual.components_per_column, ratio),
-        "methods": [own.method],
+        "methods": [wanted.method],
         "limits": {
             name: None
             for name in bound
-            if name == LOOKS or _objection(own, name, LIMITS.get(name)) is not None
+            if name == LOOKS or _objection(wanted, name, LIMITS.get(name))
         },
     }
 
 
 def planned(
-    own: Settings, size: int, n_parties: int, evaluation: str, n_rows: int = 0
+    agreed: Settings, size: int, n_parties: int, evaluation: str, n_rows: int = 0
 ) -> float:
     """Return the most values about a row that leave in one seed, in the mean.
 
     Each pass shows all `size` components of a row: one an epoch of joint training with
     up to `n_rows`, one to choose components, and those to score.
     """
-    plans = own.config.plans(n_parties)
+    plans = agreed.config.plans(n_parties)
     trained = [plan for plan in plans if isinstance(plan, TrainPlan)]
     epochs = [plan.n_epochs for plan in trained]
     n_passes = sum(_passes(plan, n_rows) for plan in trained) + 1
@@ -238,44 +238,38 @@ def _passes(plan: TrainPlan, n_rows: int) -> float:
     return n_epochs + max(0, more) * n_held_out / n_rows
 
 
-def widest(own: Settings, n_parties: int, evaluation: str) -> int:
+def widest(agreed: Settings, n_parties: int, evaluation: str) -> int:
     """Return the bits of a value that leaves in a run, at most."""
-    plans = own.config.plans(n_parties)
-    exact = 64 if own.net.dtype == "float64" else 32
+    plans, config = agreed.config.plans(n_parties), agreed.config
+    exact = 64 if agreed.net.dtype == "float64" else 32
     if evaluation == "epochs" or any(isinstance(plan, QueryPlan) for plan in plans):
         return exact
     trained = [plan.bits for plan in plans if isinstance(plan, TrainPlan)]
-    bits = max(own.config.bits, *trained, *(own.config.stored() or (0, 0))[1:])
+    bits = max(config.bits, *trained, *(config.stored() or (0, 0))[1:])
     return exact if bits >= 32 else bits
 
 
-def _value(asked: Settings, name: str) -> Any:
-    return getattr(asked.net if hasattr(asked.net, name) else asked.config, name)
+def _objection(
+    asked: Settings, name: str, most: float | None
+) -> tuple[str, object] | None:
+    """Return what would be allowed in place of a setting, and what it is.
 
-
-def _found(asked: Settings, name: str) -> float | None:
-    """Return the value of a setting, the largest of several; depth by the widths."""
+    None: it is allowed. Of several values the largest counts, of widths their number.
+    """
+    value: Any = getattr(asked.net if hasattr(asked.net, name) else asked.config, name)
     if name in REFUSED:
-        return None
-    if name == "depth":
-        hidden = asked.net.hidden
-        return asked.net.depth if isinstance(hidden, int) else len(hidden) + 1
-    value = _value(asked, name)
+        is_refused = value == REFUSED[name]
+        return (f"any '{name}' but {REFUSED[name]}", value) if is_refused else None
+    if name == "depth" and not isinstance(asked.net.hidden, int):
+        value = len(asked.net.hidden) + 1
     many = value if isinstance(value, list | tuple) else (value,)
-    return max((float(one) for one in many if one is not None), default=None)
-
-
-def _objection(asked: Settings, name: str, most: float | None) -> str | None:
-    """Return what would be allowed in place of a setting; None: it is allowed."""
-    if name in REFUSED and _value(asked, name) == REFUSED[name]:
-        return f"any '{name}' but {REFUSED[name]}"
-    found = _found(asked, name)
-    if found is None:
+    largest = max((float(one) for one in many if one is not None), default=None)
+    if largest is None:
         return None
-    if most is not None and found > most:
-        return f"'{name}' up to {most:g}"
+    if most is not None and largest > most:
+        return f"'{name}' up to {most:g}", f"{largest:g}"
     least = LEAST.get(name, -math.inf)
-    return f"'{name}' from {least:g} on" if found < least else None
+    return (f"'{name}' from {least:g} on", f"{largest:g}") if largest < least else None
 
 
 @dataclass(frozen=True)
@@ -324,11 +318,9 @@ class PolicyChecker:
             is_lifted = name in policy.limits and most is None
             if is_lifted or name not in known:
                 continue
-            objection = _objection(asked, name, most)
-            if objection is not None:
-                found = _found(asked, name)
-                got = _value(asked, name) if found is None else f"{found:g}"
-                raise self.refuse(objection, f"limits.{name}", got)
+            if objection := _objection(asked, name, most):
+                allowed, got = objection
+                raise self.refuse(allowed, f"limits.{name}", got)
         if asked.config.train_epochs < LEAST_EPOCHS:
             raise PolicyError(
                 f"Party '{self.party}' takes part in {LEAST_EPOCHS} epochs of training "

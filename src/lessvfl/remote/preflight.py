@@ -16,22 +16,11 @@ from lessvfl.data import Dataset, Finding, Table, advice, check, dealing
 from lessvfl.remote.accounts import Accounts, Amounts, Charge
 from lessvfl.remote.align import Aligner, Ids
 from lessvfl.remote.config import HolderColumns, PartyConfig, ServerConfig
-from lessvfl.remote.own_columns import (
-    giveaways,
-    party_config,
-    roles,
-    without_roles,
-)
+from lessvfl.remote.own_columns import giveaways, party_config, roles, without_roles
 from lessvfl.remote.party import PartyProcess
-from lessvfl.remote.price import LabelBudget, Price
-from lessvfl.remote.tables import (
-    LabelTable,
-    OwnTable,
-    open_table,
-    resolve_settings,
-)
+from lessvfl.remote.price import LabelBudget
+from lessvfl.remote.tables import LabelTable, OwnTable, open_table, resolve_settings
 from lessvfl.run.folder import STATE
-from lessvfl.run.profiles import Settings
 from lessvfl.wire.flight import parse_address
 
 NOT_NAMED = Finding(None, "not in its 'columns'", "left out", "left out")
@@ -71,11 +60,11 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
             f"'min_rows' of its policy. Got {table.n_rows}."
         )
     marks = attempt(lambda: data.marks_of(look, config.missing_values)) or {}
-    own = data.blank(look.select(names), marks)
-    found = data.changes(look, findings, names, config.max_categories)
+    frame = data.blank(look.select(names), marks)
+    remarks = data.changes(look, findings, names, config.max_categories)
     if held is not None:
         excluded = dealing.excluded_columns(table.names, {name: patterns})
-        found += [
+        remarks += [
             dataclasses.replace(
                 check.EXCLUDED if column in excluded else NOT_NAMED, column=column
             )
@@ -84,10 +73,10 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
         ]
     may_begin = not problems  # which says itself what stops it
     flagged = attempt(partial(_begin, config, name, table, ids)) if may_begin else None
-    found += advice.remarks(own, None, True, flagged or ())
-    found += _of_ids(named)
+    remarks += advice.remarks(frame, None, True, flagged or ())
+    remarks += _of_ids(named)
     if not may_begin:
-        problems += check.stops(found)
+        problems += check.stops(remarks)
     return check.TableReport(
         stem,
         table.n_rows,
@@ -96,10 +85,10 @@ def check_party(config: PartyConfig, name: str) -> check.TableReport:
         None,
         None,
         tuple(problems),
-        check.in_order([_by_config(finding, name) for finding in found], table.names),
-        check.kinds_of(own),
+        check.in_order([_by_config(one, name) for one in remarks], table.names),
+        check.kinds_of(frame),
         (NO_LABELS,),
-        privacy=attempt(lambda: _spent(config, name, table, ids)),
+        privacy=attempt(lambda: _spent(config, name, ids)),
     )
 
 
@@ -111,13 +100,13 @@ def _of_ids(ids: Ids | None) -> list[Finding]:
     return [Finding(ids.column, f"ids that are {ids.kind}", done, "kept")]
 
 
-def _spent(config: PartyConfig, name: str, table: Table, ids: Any) -> str | None:
+def _spent(config: PartyConfig, name: str, ids: Any) -> str | None:
     """Say what runs with these rows have spent of each, where noise is added."""
     if not config.has_noise:
         return None
     names = None if ids is None else Ids(ids, config.id or "id").account_names()
-    told = Accounts(Path(config.out), name).after(Charge(names, Amounts()))
-    spent, most = told.epsilon(config.policy.delta), config.policy.epsilon
+    known = Accounts(Path(config.out), name).after(Charge(names, Amounts()))
+    spent, most = known.epsilon(config.policy.delta), config.policy.epsilon
     bound = "" if most is None else f" of {most:g}"
     return f"runs with these rows have spent epsilon {spent:.3g}{bound} of a row"
 
@@ -137,8 +126,7 @@ def _begin(config: PartyConfig, name: str, table: Table, ids: Any) -> tuple[str,
     """
     with tempfile.TemporaryDirectory(prefix="lessvfl-check-") as scratch:
         out = config.out if (Path(config.out) / STATE).is_file() else scratch
-        own = dataclasses.replace(config, out=out)
-        begun = PartyProcess(name, own, table, ids)
+        begun = PartyProcess(name, dataclasses.replace(config, out=out), table, ids)
         begun.close()
         return begun.flagged
 
@@ -153,21 +141,26 @@ def check_server(config: ServerConfig) -> check.TableReport:
         if table is None:
             return _without_roles(here, problems)
         attempt(lambda: parse_address(config.listen, secure=True))
-        dataset = table.dataset
         settings = attempt(lambda: resolve_settings(config, table))
-        ids = table.ids
-        own = None if ids is None else attempt(lambda: Ids(ids, config.id or "id"))
-        if ids is None or own is not None:  # what a run lacks for alignment
-            attempt(lambda: Aligner(config.align, own, table.n_rows, secret=bytes(32)))
-        price = None
+        cells = table.ids
+        ids = None if cells is None else attempt(lambda: Ids(cells, config.id or "id"))
+        if cells is None or ids is not None:  # what a run lacks for alignment
+            attempt(lambda: Aligner(config.align, ids, table.n_rows, secret=bytes(32)))
+        rows = price = None
         if settings is not None:
-            attempt(lambda: _split(table, settings, config))
-            price = attempt(lambda: _price(table, settings, config))
+            rows = attempt(lambda: table.settled(settings, config.align))
+        if settings is not None and rows is not None:
+            seeds = data.fold_seeds(config.seeds, settings.data.folds)
+            attempt(  # as if all rows were common
+                lambda: [rows.split(settings, seed, lambda _, s: s) for seed in seeds]
+            )
+            price = attempt(lambda: LabelBudget(config, settings, rows).price(""))
+        report = _of_labels(table.dataset, config, problems)
         report = dataclasses.replace(
-            _of_labels(dataset, config, problems),
+            report,
             privacy=None if price is None else price.words("label"),
+            findings=(*_of_ids(ids), *report.findings),
         )
-        report = dataclasses.replace(report, findings=(*_of_ids(own), *report.findings))
         if config.columns is None:
             return report
         return _with_columns(report, config, config.columns, table)
@@ -186,43 +179,30 @@ def _without_roles(config: ServerConfig, problems: list[str]) -> check.TableRepo
 def _with_columns(
     report: check.TableReport,
     config: ServerConfig,
-    own: HolderColumns,
+    held: HolderColumns,
     labels: LabelTable,
 ) -> check.TableReport:
     """Return what is said of labels, and of the label holder's own columns."""
     attempt = check.Attempts()
-    party = attempt(lambda: party_config(config, own))
+    party = attempt(lambda: party_config(config, held))
     opened = None if party is None else attempt(lambda: open_table(party))
     if party is None or opened is None:
         problems = (*report.problems, *attempt.problems)
         return dataclasses.replace(report, problems=problems)
     table, ids = opened
     holder = without_roles(party, config, table.names)
-    found = check_party(holder, own.name)
-    others = [f for f in found.findings if f.column not in roles(config)]
-    if not found.problems:
+    of_columns = check_party(holder, held.name)
+    others = [f for f in of_columns.findings if f.column not in roles(config)]
+    if not of_columns.problems:
         known = None if ids is None else Ids(ids, holder.id or "id")
-        others += giveaways(OwnTable.of(own.name, holder, table), known, labels)
+        others += giveaways(OwnTable.of(held.name, holder, table), known, labels)
     return dataclasses.replace(
         report,
-        problems=(*report.problems, *found.problems),
+        problems=(*report.problems, *of_columns.problems),
         findings=(*report.findings, *others),
-        kinds=found.kinds,
+        kinds=of_columns.kinds,
         unsaid=(NO_OTHERS,),
     )
-
-
-def _price(table: LabelTable, settings: Settings, config: ServerConfig) -> Price | None:
-    """Return what another run would spend of every label, or refuse it."""
-    rows = table.settled(settings, config.align)
-    return LabelBudget(config, settings, rows).price("")
-
-
-def _split(table: LabelTable, settings: Settings, config: ServerConfig) -> None:
-    """Split the rows as a run does, as if all were common."""
-    rows = table.settled(settings, config.align)
-    for seed in data.fold_seeds(config.seeds, settings.data.folds):
-        rows.split(settings, seed, lambda purpose, seed: seed)
 
 
 def _of_labels(

@@ -46,16 +46,17 @@ class Price:
 
     @classmethod
     def of(
-        cls, own: Spend | None, most: Most, policy: LabelPolicy | Policy
+        cls, spend: Spend | None, most: Most, policy: LabelPolicy | Policy
     ) -> Price | None:
         """Return what a run spends; None where it says no epsilon.
 
         `most` is what will have been told of rows then.
         """
-        if own is None:
+        if spend is None:
             return None
-        delta = policy.delta if own.delta or most.has_gaussian else 0.0
-        run, together = epsilon_of(own.releases, delta), most.epsilon(delta)
+        has_gaussian = any(gaussian for gaussian, _ in most.noise)
+        delta = policy.delta if spend.delta or has_gaussian else 0.0
+        run, together = epsilon_of(spend.releases, delta), most.epsilon(delta)
         return cls(run, together, policy.epsilon, delta)
 
     @property
@@ -66,12 +67,10 @@ class Price:
     def words(self, of: str, what: str = "this run would spend") -> str:
         """Say it of every row, or of every label."""
         bound = "" if self.most is None else f" of {self.most:g}"
-        said = f"{what} epsilon {self.run:.3g}"
-        if self.together == self.run:
-            said = f"{said}{bound} of every {of}"
-        else:
-            said = f"{said} of every {of}, {self.together:.3g}{bound} with earlier runs"
-        return f"{said} (delta {self.delta:g})"
+        sums = f"{bound} of every {of}"
+        if self.together != self.run:
+            sums = f" of every {of}, {self.together:.3g}{bound} with earlier runs"
+        return f"{what} epsilon {self.run:.3g}{sums} (delta {self.delta:g})"
 
     def doubt(self, n_rows: int) -> str | None:
         """Say that delta is too large for so many rows, where it is."""
@@ -82,11 +81,6 @@ class Price:
             f"{self.delta * n_rows:,.0f} are told whole: the policy should have one "
             f"below {1 / n_rows:.0e}"
         )
-
-    def refused(self) -> str:
-        """Say what came, of what is too much."""
-        earlier = "" if self.together == self.run else " with what earlier runs spent"
-        return f"a run that would spend {self.together:.3g}{earlier}"
 
 
 def is_beyond(value: float, most: float | None) -> bool:
@@ -104,10 +98,12 @@ class LabelBudget:
     one epsilon are the same in every run, and cost once.
     """
 
-    def __init__(self, config: ServerConfig, own: Settings, table: LabelTable) -> None:
-        self._config, self._own, self._table = config, own, table
+    def __init__(
+        self, config: ServerConfig, settings: Settings, table: LabelTable
+    ) -> None:
+        self._config, self._settings, self._table = config, settings, table
         self._column = config.label or ""
-        self._is_randomised = own.labels.label_epsilon is not None
+        self._is_randomised = settings.labels.label_epsilon is not None
         self._accounts = Accounts(Path(config.out), "labels")
 
     def randomise(self) -> Dataset:
@@ -117,7 +113,7 @@ class LabelBudget:
         changed has another draw: by the same one, both would tell that it was. So have
         all labels where classes have other names or another order.
         """
-        labels, dataset = self._own.labels, self._table.dataset
+        labels, dataset = self._settings.labels, self._table.dataset
         if labels.label_epsilon is None or dataset.task == "regression":
             return randomise(dataset, labels)  # as it is, or refused
         ids = self._table.ids
@@ -134,9 +130,13 @@ class LabelBudget:
     def spend(self) -> Spend | None:
         """Return what a run spends of a label; None: nothing of it has a price."""
         config = self._config
-        n_seeds = len(fold_seeds(config.seeds, self._own.data.folds))
-        sizes = (len(self._table.dataset.label_names), len(config.everyone), n_seeds)
-        return of_labels(self._own, *sizes, config.tell_share)
+        return of_labels(
+            self._settings,
+            len(self._table.dataset.label_names),
+            len(config.everyone),
+            len(fold_seeds(config.seeds, self._settings.data.folds)),
+            config.tell_share,
+        )
 
     def price(self, run: str) -> Price | None:
         """Return what a run of that name costs with all rows, or refuse it."""
@@ -164,31 +164,33 @@ class LabelBudget:
         A party that comes back may send what it did not send before: with noise on
         gradients each of them is another look at the labels of its batch.
         """
-        own, config = self.spend(), self._config
-        if own is None or self._is_randomised:
+        spend, config = self.spend(), self._config
+        if spend is None or self._is_randomised:
             return
-        plans = self._own.config.plans(len(config.everyone))
+        plans = self._settings.config.plans(len(config.everyone))
         per_epoch = min(
             plan.batches(n_train, 0).n_per_epoch
             for plan in plans
             if isinstance(plan, TrainPlan)
         )
         n_epochs = 1 + math.ceil((config.save_every - 1) / per_epoch)  # begun in them
-        again = dataclasses.replace(own.releases[0], times=n_epochs)
+        again = dataclasses.replace(spend.releases[0], times=n_epochs)
         more = Amounts(gaussian=spent_by([again])[0])
         self._accounts.charge(Charge(self._whom(rows), more), self._checked)
 
     def _charge_for(self, run: str, rows: Places | None) -> Charge | None:
         """Return the charge for a run, or for labels that are drawn once for all."""
-        own = self.spend()
-        if own is None:
+        spend = self.spend()
+        if spend is None:
             return None
-        gaussian, epsilon = spent_by(own.releases)
+        gaussian, epsilon = spent_by(spend.releases)
         whom = self._whom(rows)
         if not self._is_randomised:
             return Charge(whom, Amounts(gaussian=gaussian), run=run)
         more = Amounts() if self._were_charged(epsilon) else Amounts(epsilon=epsilon)
-        draws = [self._table_name()] if whom is None else self._draws(rows)
+        draws = self._draws(rows)
+        if whom is None:
+            draws = [_digest(self._table.dataset, None)]
         answers = (f"{epsilon!r} {draw}".encode() for draw in draws)
         return Charge(whom, more, answers)
 
@@ -204,13 +206,10 @@ class LabelBudget:
         """Return the names that the labels of some rows are drawn by."""
         dataset, ids = self._table.dataset, self._table.ids
         places = np.arange(len(dataset.y)) if rows is None else rows
-        table = self._table_name() if ids is None else ""
+        table = _digest(dataset, None) if ids is None else ""
         names, classes = places if ids is None else ids[places], [*dataset.label_names]
         for y, name in zip(dataset.y[places].tolist(), names.tolist(), strict=True):
             yield json.dumps([self._column, classes, y, table, account_name(name)])
-
-    def _table_name(self) -> str:
-        return _digest(self._table.dataset, None)
 
     def _were_charged(self, epsilon: float) -> bool:
         """Tell whether an earlier release of lessvfl charged for these very labels."""
@@ -226,21 +225,23 @@ class LabelBudget:
     def _checked(self, most: Most | None) -> Price | None:
         """Return what a run costs; refuse one that is beyond the bound, or has none."""
         config, policy = self._config, self._config.policy
-        found = None if most is None else Price.of(self.spend(), most, policy)
+        price = None if most is None else Price.of(self.spend(), most, policy)
         got = None
-        if found is None:
+        if price is None:
             got = "a run in which no mechanism with a price protects them"
             n_classes = len(self._table.dataset.label_names)
-            if without := unpriced(self._own, n_classes, config.tell_share):
+            if without := unpriced(self._settings, n_classes, config.tell_share):
                 got += f": {without[0]} has none"
-        elif found.is_too_much:
-            got = found.refused()
+        elif price.is_too_much:
+            got = f"a run that would spend {price.together:.3g}"
+            if price.together != price.run:
+                got += " with what earlier runs spent"
         if policy.epsilon is not None and got is not None:
             raise ConfigError(
                 f"All runs together may spend epsilon {policy.epsilon:g} of every "
                 f"label ('epsilon' of the server's policy). Got {got}."
             )
-        return found
+        return price
 
 
 def _digest(dataset: Dataset, ids: NDArray[Any] | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,22 +93,29 @@ class Prepared:
         """Return a request, with the party's own copy of its plan, or refuse it."""
         match message:
             case messages.Begin(plan) | messages.Select(_, plan):
-                own = next((p for p in self.plans if are_alike(p, plan)), None)
-                if own is None:
+                agreed = next((p for p in self.plans if are_alike(p, plan)), None)
+                if agreed is None:
                     raise PolicyError(
                         f"Party '{self.checker.party}' follows the plans of the "
                         "settings that were agreed on. Got a different one of stage "
                         f"'{plan.stage}'."
                     )
-                self._check_turn(own, done)
-                message = dataclasses.replace(message, plan=own)
+                due = self.stage_due(done)
+                if agreed.stage != due:  # it is over, or its turn has not come
+                    is_due = "none" if due is None else f"'{due}'"
+                    raise PolicyError(
+                        f"Party '{self.checker.party}' follows the plans in their "
+                        f"order, each once. Got '{agreed.stage}' where {is_due} is due."
+                    )
+                message = dataclasses.replace(message, plan=agreed)
         match message:
             case messages.Begin(_, 0) if party.is_training:
                 what = "the next step of a stage that has begun"
                 raise self._misfit(what, "its first step again")
             case messages.Select(components):
-                n_outputs = party.net.n_outputs
-                if components is not None and not _are_places(components, n_outputs):
+                places = () if components is None else components
+                is_known = all(0 <= place < party.net.n_outputs for place in places)
+                if not is_known or len(set(places)) < len(places):
                     got = f"components {str(components)[:80]}"
                     raise self._misfit("components that it has", got)
             case messages.Embed("evaluate", _, None):
@@ -149,16 +156,6 @@ class Prepared:
         sentence = f"Party '{self.checker.party}' must be asked for {what}. Got {got}."
         return ProtocolError.told(sentence)
 
-    def _check_turn(self, plan: Any, done: SeedProgress) -> None:
-        """Refuse a stage that is over, or whose turn has not come."""
-        due = self.stage_due(done)
-        if plan.stage != due:
-            is_due = "none" if due is None else f"'{due}'"
-            raise PolicyError(
-                f"Party '{self.checker.party}' follows the plans in their order, each "
-                f"once. Got '{plan.stage}' where {is_due} is due."
-            )
-
     def _check_query(self, message: messages.Query, done: SeedProgress) -> None:
         """Refuse a query but the next one of a stage of queries that is due."""
         place = self.n_due(done)
@@ -198,10 +195,3 @@ class Prepared:
         if asked.bits != self.bits:
             allowed = f"evaluation at the run's {self.bits} bits a value"
             raise refuse(allowed, key, asked.bits)
-
-
-def _are_places(components: Sequence[int], n_outputs: int) -> bool:
-    """Tell whether these are different components of one network."""
-    return len(set(components)) == len(components) and (
-        all(0 <= place < n_outputs for place in components)
-    )

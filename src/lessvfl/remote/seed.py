@@ -15,14 +15,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.plans import SECRET, QueryPlan, TrainPlan, stream
-from lessvfl.data import (
-    CellCounts,
-    Encoding,
-    Frame,
-    Scratch,
-    StoredTable,
-    Table,
-)
+from lessvfl.data import CellCounts, Encoding, Frame, Scratch, StoredTable, Table
 from lessvfl.errors import RecordError
 from lessvfl.remote.background import write_background
 from lessvfl.remote.checkpoint import State, read_state, write_state
@@ -32,13 +25,7 @@ from lessvfl.remote.tables import OwnTable
 from lessvfl.run import verdicts
 from lessvfl.run.build import Builder
 from lessvfl.run.fitted import NETWORKS, FittedParty
-from lessvfl.run.numbers import (
-    alone,
-    bare_header,
-    bill_of,
-    party_numbers,
-    privacy,
-)
+from lessvfl.run.numbers import alone, bare_header, bill_of, party_numbers, privacy
 from lessvfl.run.profiles import Settings
 from lessvfl.run.ratings import ratings_of
 from lessvfl.run.record import RunRecord
@@ -74,8 +61,20 @@ class SeedRun:
         torch.manual_seed(prepared.rows.seed)
         if prepared.private >= SECRET:  # for dropout in a user's network
             torch.set_rng_state(stream(prepared.private, "torch").get_state())
-        if tag is not None:
-            self._take_up(tag)
+        if tag is None:
+            return
+        path = self._path(tag)
+        if not path.is_file():
+            raise RecordError(
+                f"Party '{self._name}' must have the checkpoint of {tag}. Got none in "
+                f"'{path.parent}'."
+            )
+        state = read_state(path)
+        self.party.restore(state.tensors, state.values)
+        names = (field.name for field in fields(SeedProgress))
+        self.progress = SeedProgress(**{name: state.values[name] for name in names})
+        self._ledger.restore(state.values["ledger"])
+        torch.set_rng_state(state.tensors["rng"])
 
     @property
     def stage_due(self) -> str | None:
@@ -113,18 +112,23 @@ class SeedRun:
         if isinstance(reply, messages.Embedding):
             n_rows, size = reply.block.values.shape
             n_values = size * n_rows / self.prepared.rows.counts[rows]
-            self._count(message, n_values, sent=reply.block.values)
+            is_asked = isinstance(message, messages.Embed)
+            what = message if is_asked else "the next batch"
+            self._count(message, what, n_values, sent=reply.block.values)
         elif isinstance(reply, messages.QueryReply):
             assert isinstance(message, messages.Query)
             done.n_answered = message.step + 1
             real = sum(a.numel() for a in reply.arrays if a.is_floating_point())
             if real:  # keys and shares are new every time, and tell nothing
-                self._count(message, real / self.prepared.rows.counts["train"])
+                n_values = real / self.prepared.rows.counts["train"]
+                self._count(message, message.step, n_values)
             if reply.n_scored:  # but the sum of shares, whatever the trees are
-                self._count(message, reply.n_scored, "the scores")
+                self._count(message, "the scores", reply.n_scored)
         elif isinstance(reply, messages.Done):
-            if isinstance(message, messages.Select | messages.Query):
-                self._count(message, 0.0)  # it tells whether anything was kept
+            if isinstance(message, messages.Select):  # whether anything was kept
+                self._count(message, "the selection", 0.0)
+            if isinstance(message, messages.Query):
+                self._count(message, message.step, 0.0)
             done.n_answered = 0
             all_over, next_one = len(self.prepared.plans), 1 + self.prepared.n_due(done)
             done.behind = all_over if reply.silent else next_one
@@ -138,44 +142,36 @@ class SeedRun:
     def _count(
         self,
         message: messages.Request,
+        what: object,
         n_values: float,
-        what: str | None = None,
         sent: Tensor | None = None,
     ) -> None:
         """Charge the values about a row that leave to the budget.
 
-        `what` they are, if not what the message says. With noise, the same network at
-        the same place is another look if anything else is `sent`, and a look to score
-        has its place in an epoch, whatever the bits of a value.
+        `what` a message asks for, with the step, is their place in the run. With
+        noise, the same network at the same place is another look if anything else is
+        `sent`, and a look to score has its place in an epoch, whatever the bits of a
+        value.
         """
         done = self.progress
-        asked: object = "the next batch"
-        if what is not None:
-            asked = what
-        elif isinstance(message, messages.Embed):
-            asked = message
-        elif isinstance(message, messages.Select):
-            asked = "the selection"
-        elif isinstance(message, messages.Query):
-            asked = message.step
         step, network = done.step, bytes.fromhex(done.chain)
         if self.prepared.noise is not None and sent is not None:
             if isinstance(message, messages.Embed) and message.stage == "evaluate":
-                step, asked = self._epoch(), (message.rows, message.part)
+                step, what = self._epoch(), (message.rows, message.part)
             network += sent.contiguous().numpy().tobytes()
-        when = (done.behind, step, asked)
+        when = (done.behind, step, what)
         self._budget.spend_view(self.prepared.folder, network, when, n_values)
 
     def _epoch(self) -> int:
         """Return the epoch of the stage at hand, from 1; 0 between two stages."""
-        done, own = self.progress, self.prepared
-        place = own.n_due(done)
-        plan = own.plans[place] if place < len(own.plans) else None
+        done, prepared = self.progress, self.prepared
+        place, rows = prepared.n_due(done), prepared.rows
+        plan = prepared.plans[place] if place < len(prepared.plans) else None
         if done.behind and not self.party.is_training:
             return 0
         if not isinstance(plan, TrainPlan):
             return 1
-        batches = plan.batches(len(own.rows.train), own.rows.seed, self.party.blocks)
+        batches = plan.batches(len(rows.train), rows.seed, self.party.blocks)
         return max(1, math.ceil(done.step / batches.n_per_epoch))
 
     def _show(self, message: messages.Request) -> None:
@@ -235,20 +231,6 @@ class SeedRun:
         self._mark = tag
         self._budget.settle()
 
-    def _take_up(self, tag: str) -> None:
-        path = self._path(tag)
-        if not path.is_file():
-            raise RecordError(
-                f"Party '{self._name}' must have the checkpoint of {tag}. Got none in "
-                f"'{path.parent}'."
-            )
-        state = read_state(path)
-        self.party.restore(state.tensors, state.values)
-        names = (field.name for field in fields(SeedProgress))
-        self.progress = SeedProgress(**{name: state.values[name] for name in names})
-        self._ledger.restore(state.values["ledger"])
-        torch.set_rng_state(state.tensors["rng"])
-
     # -------------------------------------------------------------------------- the end
 
     def finish(
@@ -258,34 +240,32 @@ class SeedRun:
 
         `of_server` is a digest of the fusion network that this network goes with.
         """
-        own, done, outcome = self.prepared, self.progress, self.party.outcome()
-        encoding, noise = own.encoding, {}
-        if own.noise is not None:
-            noise = {"noise": dataclasses.asdict(own.noise)}
+        done, outcome = self.progress, self.party.outcome()
+        prepared, noise = self.prepared, {}
+        encoding, rows = prepared.encoding, prepared.rows
+        if prepared.noise is not None:
+            noise = {"noise": dataclasses.asdict(prepared.noise)}
         fitted = FittedParty.of(encoding, outcome, party_net)
         if done.scored:  # the server has the mean of these rows
-            rows = "train" if "train" in done.scored else "test"
-            write_background(network, fitted, self.party, rows)
+            scored = "train" if "train" in done.scored else "test"
+            write_background(network, fitted, self.party, scored)
         return {
-            "seed": own.rows.seed,
-            **party_numbers(encoding.features, outcome, own.rows.share),
+            "seed": rows.seed,
+            **party_numbers(encoding.features, outcome, rows.share),
             "ratings": ratings_of(encoding, outcome),
-            "rows": own.rows.counts,
-            "components": {
-                "kept": fitted.n_components,
-                "of": len(outcome.outputs),
-            },
+            "rows": rows.counts,
+            "components": {"kept": fitted.n_components, "of": len(outcome.outputs)},
             "communication": bill_of(self._ledger),
             "bill": self._ledger.lines(),
             "models": {"server": of_server, self._name: fitted.save(network)},
             "seen": done.seen,
             "shown": {
-                "values": self._budget.values(own.folder),
+                "values": self._budget.values(prepared.folder),
                 "columns": len(encoding.groups),
                 "scored": done.scored,
                 **noise,
             },
-            **privacy(None, {self._name: own.spend}, (), self._budget.spent()),
+            **privacy(None, {self._name: prepared.spend}, (), self._budget.spent()),
         }
 
 
@@ -293,18 +273,18 @@ def _linked(chain: str, message: messages.Request) -> str:
     """Return a digest of everything that has changed the network, this included."""
     match message:
         case messages.Begin(plan, 0):
-            said = plan.stage.encode()
+            what = plan.stage.encode()
         case messages.Descend():
             values = message.gradient.values.contiguous().numpy()
-            said = repr(message.rate).encode() + values.tobytes()
+            what = repr(message.rate).encode() + values.tobytes()
         case messages.Select(components, plan):
-            said = repr((plan.stage, components)).encode()
+            what = repr((plan.stage, components)).encode()
         case messages.Query(stage, step, arrays):
-            said = repr((stage, step)).encode()
-            said += b"".join(a.contiguous().numpy().tobytes() for a in arrays)
+            what = repr((stage, step)).encode()
+            what += b"".join(a.contiguous().numpy().tobytes() for a in arrays)
         case _:
             return chain
-    return hashlib.sha256(bytes.fromhex(chain) + said).hexdigest()
+    return hashlib.sha256(bytes.fromhex(chain) + what).hexdigest()
 
 
 def encode(
@@ -327,12 +307,12 @@ def encode(
 
 
 def party_record(
-    own: OwnTable, agreed: Settings, welcome: control.Welcome, runs: list[Any]
+    table: OwnTable, agreed: Settings, welcome: control.Welcome, runs: list[Any]
 ) -> RunRecord:
     """Return the record of all seeds at a party, with what they recommend to it."""
-    party, config, rows = own.party, own.config, runs[0]["rows"]
+    party, config, rows = table.party, table.config, runs[0]["rows"]
     header = bare_header(
-        own.settings(agreed),
+        table.settings(agreed),
         Path(config.data).stem,
         config.device,
         {},

@@ -193,7 +193,7 @@ class ServerProcess:
 
         Returns the record, as it is in the run folder.
         """
-        seeds = [SeedFiles.of(self.folder, seed) for seed in self.seeds]
+        seeds = [SeedFiles(self.folder, seed) for seed in self.seeds]
         again = seeds[-1].numbers.is_file()
         is_over = (self.folder / FILE_NAME).is_file()
         for number, files in enumerate(seeds, start=1):

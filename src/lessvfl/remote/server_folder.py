@@ -9,7 +9,6 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,25 +32,17 @@ _ELSEWHERE = (
 )
 
 
-@dataclass(frozen=True)
 class SeedFiles:
     """The files of one seed in a server's run folder."""
 
-    seed: int
-    checkpoint: Path  # the last one
-    numbers: Path  # of the run, there once it is over
-    finished: Path  # what every party has revealed of it
-    network: Path  # the folder of the fusion network
-    tested: Path  # what it says of the test rows, where seeds are an ensemble
-
-    @classmethod
-    def of(cls, run: Path, seed: int) -> SeedFiles:
-        """Name them."""
-        own = run / f"seed-{seed}"
-        numbers, finished = own / "numbers.json", own / "finished.json"
-        network = run / NETWORKS / own.name / "server"
-        tested = own / "tested.safetensors"
-        return cls(seed, own / CHECKPOINT, numbers, finished, network, tested)
+    def __init__(self, run: Path, seed: int) -> None:
+        self.seed, folder = seed, run / f"seed-{seed}"
+        self.checkpoint = folder / CHECKPOINT  # the last one
+        self.numbers = folder / "numbers.json"  # of the run, there once it is over
+        self.finished = folder / "finished.json"  # what parties have revealed of it
+        self.network = run / NETWORKS / folder.name / "server"  # of the fusion network
+        # What it says of the test rows, where seeds are an ensemble.
+        self.tested = folder / "tested.safetensors"
 
     def saved(self) -> State | None:
         """Return the last checkpoint, if there is one."""
@@ -81,11 +72,13 @@ class SeedFiles:
 
     def whole_run(self) -> dict[str, Any]:
         """Return the numbers of the run, with what the parties reveal of it."""
-        numbers, told = read_json(self.numbers), read_json(self.finished)
-        models = {p: revealed.pop("model", None) for p, revealed in told.items()}
-        features = {p: told[p] if "kept" in told[p] else None for p in told}
-        counts = {p: told[p] for p in told if "n_kept" in told[p]}
-        return numbers | {"features": features, "counts": counts, "models": models}
+        numbers, of_parties = read_json(self.numbers), read_json(self.finished)
+        models = {p: revealed.pop("model", None) for p, revealed in of_parties.items()}
+        return numbers | {
+            "features": {p: r if "kept" in r else None for p, r in of_parties.items()},
+            "counts": {p: r for p, r in of_parties.items() if "n_kept" in r},
+            "models": models,
+        }
 
 
 def note_offers(
@@ -118,28 +111,23 @@ def run_number(folder: Path, config: ServerConfig, is_aligned: bool) -> bytes:
 
     Until rows are aligned nothing has begun, and a changed config is a new run.
     """
-    path, own = folder / "run.safetensors", _plain(config)
+    path = folder / "run.safetensors"
+    lasting = dataclasses.asdict(config)
+    for name in _ELSEWHERE:
+        lasting.pop(name)
+    now: dict[str, Any] = json.loads(json.dumps(lasting))  # as it is read back
     known = read_state(path) if path.is_file() else None
-    if known is None or (known.values["config"] != own and not is_aligned):
+    if known is None or (known.values["config"] != now and not is_aligned):
         number = torch.tensor(list(uuid.uuid4().bytes), dtype=torch.uint8)
-        known = State({"run": number}, {"config": own})
+        known = State({"run": number}, {"config": now})
         write_state(path, known)
     before = known.values["config"]
-    if other := [name for name in own if before.get(name) != own[name]]:
+    if other := [name for name in now if before.get(name) != now[name]]:
         raise ConfigError(
             f"The run in '{folder}' must go on with the config it began with. Got "
             f"another '{other[0]}'; another run needs another 'out'."
         )
     return bytes(known.tensors["run"].tolist())
-
-
-def _plain(config: ServerConfig) -> dict[str, Any]:
-    """Return what a run depends on, for comparison."""
-    values = dataclasses.asdict(config)
-    for name in _ELSEWHERE:
-        values.pop(name)
-    plain: dict[str, Any] = json.loads(json.dumps(values))  # as it is read back
-    return plain
 
 
 def known_form(revealed: Mapping[str, Any]) -> dict[str, Any]:

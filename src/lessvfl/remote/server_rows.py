@@ -80,10 +80,16 @@ class ServerRows:
             except ProtocolError as error:
                 hub.cut_off(party, str(error))
 
-        how = (hub.send, hub.cut_off, take, offered)
-        rows = find_common_rows(aligner, parties, *how)
-        found = plural(len(rows), "common row")
-        self._status.do(f"alignment: {found} of your {n_rows:,}")
+        rows = find_common_rows(
+            aligner,
+            parties,
+            send=hub.send,
+            cut_off=hub.cut_off,
+            take=take,
+            offered=offered,
+        )
+        n_common = plural(len(rows), "common row")
+        self._status.do(f"alignment: {n_common} of your {n_rows:,}")
         self._home.begin()
         write_state(self._path, State(named_rows(rows, n_rows), {}))
         self._of_seeds.clear()
@@ -115,8 +121,9 @@ class ServerRows:
         """Return the rows of a seed, once the common ones are known."""
         if seed not in self._of_seeds:
             self._of_seeds.clear()  # free those of another seed first
-            own = (self._settings, seed, self._scratch, self._home.seed)
-            self._of_seeds[seed] = SeedLabels.of(self._common(), *own)
+            self._of_seeds[seed] = SeedLabels.of(
+                self._common(), self._settings, seed, self._scratch, self._home.seed
+            )
         return self._of_seeds[seed]
 
     def _common(self) -> LabelTable:

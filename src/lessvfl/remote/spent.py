@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,15 @@ ROWS_AHEAD = 10_000  # likewise, predicted
 SPARE = 0.25  # of what a seed plans, for steps that differ when repeated after a break
 WAYS = 2  # different outcomes that one step may have, without noise
 VIEW = struct.Struct("<16s8sd")  # a view, its place in the run, its values about a row
+
+
+# What a setting of the policy allows, in words, and what is more.
+BOUNDED = {
+    "rounds": ("{} rounds", "one more"),
+    "predict_alignments": ("{} alignments for predictions", "one more"),
+    "predict_rows": ("predictions of {} rows", "{} more"),
+    "reason_rows": ("reasons for {} rows", "{} more"),
+}
 
 
 class _Seed:
@@ -85,29 +95,30 @@ class _Seed:
 class Budget:
     """Counts of what a party was asked, in a file of its run folder.
 
-    The file is ahead of what is spent, so that no restart gives any back.
+    The file is ahead of what is spent, so that no restart gives any back. `first` has
+    the counts, and whatever is kept beside them, of a folder without the file.
     """
 
-    def __init__(self, path: Path, checker: PolicyChecker, *names: str) -> None:
+    def __init__(self, path: Path, checker: PolicyChecker, first: State) -> None:
         self._path, self._checker = path, checker
-        self.counts = dict.fromkeys(names, 0)
-        if path.is_file():
-            self._take_up(read_state(path))
+        known = read_state(path) if path.is_file() else first
+        self.secret = known.secret
+        self.counts = {
+            name: known.values.get(name, value) for name, value in first.values.items()
+        }
         self._written = dict(self.counts)
 
-    def _take_up(self, known: State) -> None:
-        self.counts = {name: known.values.get(name, 0) for name in self.counts}
-
-    def _check(self, key: str, n: int, allowed: str, got: str) -> int:
+    def _check(self, key: str, n: int) -> int:
         """Refuse `n` more if the policy's `key` forbids it; return its limit."""
         most: int = getattr(self._checker.policy, key)
         if self.counts[_count_of(key)] + n > most:
-            raise self._checker.refuse(allowed.format(most), key, got)
+            allowed, got = BOUNDED[key]
+            raise self._checker.refuse(allowed.format(most), key, got.format(n))
         return most
 
-    def _spend(self, key: str, n: int, allowed: str, got: str, ahead: int = 0) -> None:
+    def _spend(self, key: str, n: int, ahead: int = 0) -> None:
         """Spend `n` of what the policy's `key` allows; save up to `ahead` more."""
-        most, name = self._check(key, n, allowed, got), _count_of(key)
+        most, name = self._check(key, n), _count_of(key)
         self.counts[name] += n
         if self.counts[name] > self._written[name]:
             self._write({name: min(self.counts[name] + ahead, most)})
@@ -117,12 +128,8 @@ class Budget:
         self._write({})
 
     def _write(self, ahead: dict[str, int]) -> None:
-        written = self.counts | ahead
-        write_state(self._path, self._state(written))
-        self._written = written
-
-    def _state(self, written: dict[str, int]) -> State:
-        return State({}, written)
+        self._written = self.counts | ahead
+        write_state(self._path, State({}, self._written, self.secret))
 
 
 @dataclass(frozen=True)
@@ -182,8 +189,10 @@ class AccountBudget:
             got = f"{what} by which it would be {epsilon:.3g}, with all earlier ones"
         else:
             return
-        told = checker.refuse(f"less '{key}' of every row", key, "more, as its log has")
-        raise PolicyError(str(checker.refuse(allowed, key, got)), public=str(told))
+        public = checker.refuse(
+            f"less '{key}' of every row", key, "more, as its log has"
+        )
+        raise PolicyError(str(checker.refuse(allowed, key, got)), public=str(public))
 
     def align(self, n_ids: int, n_rows: int) -> None:
         """Count an alignment of `n_ids` with a table of `n_rows`, or refuse it."""
@@ -211,7 +220,8 @@ class RunBudget(Budget):
     def __init__(
         self, folder: Path, checker: PolicyChecker, ids: Ids | None, run: str
     ) -> None:
-        super().__init__(folder / "spent.safetensors", checker, "rounds")
+        first = State({}, {"rounds": 0})
+        super().__init__(folder / "spent.safetensors", checker, first)
         self.all_runs = AccountBudget(folder, checker, ids)
         self._run = run
         self._plan = RunPlan(math.inf, 1, 32, None)
@@ -279,8 +289,8 @@ class RunBudget(Budget):
 
     def left(self) -> tuple[int, float]:
         """Return the messages and the values about a row that are left."""
-        policy, told = self._checker.policy, self._others + self._shown
-        return policy.rounds - self.counts["rounds"], policy.values - told
+        policy, n_values = self._checker.policy, self._others + self._shown
+        return policy.rounds - self.counts["rounds"], policy.values - n_values
 
     def values(self, place: Path) -> float:
         """Return the values about a row that left of a seed, by its folder."""
@@ -293,7 +303,7 @@ class RunBudget(Budget):
 
     def spend_round(self) -> None:
         """Spend one message."""
-        self._spend("rounds", 1, "{} rounds", "one more", ROUNDS_AHEAD)
+        self._spend("rounds", 1, ROUNDS_AHEAD)
 
     def spend_view(self, place: Path, network: bytes, asked: object, n: float) -> None:
         """Spend `n` values about a row, in the mean over rows, of a seed's budget.
@@ -320,8 +330,8 @@ class RunBudget(Budget):
     def conclude(self) -> None:
         """Give back what the run, which is over, was charged for and did not show."""
         self.settle()
-        accounts, told = self.all_runs.accounts, self._plan.amounts(self._shown)
-        accounts.settle(self._charge(told).whom, self._run, told)
+        shown = self._plan.amounts(self._shown)
+        self.all_runs.accounts.settle(self._charge(shown).whom, self._run, shown)
         self._charged = self._shown
 
 
@@ -337,40 +347,35 @@ class PredictionBudget(Budget):
         checker: PolicyChecker,
         lately: Iterable[tuple[float, int]] = (),
     ) -> None:
-        self._asked = ""  # the alignment that was paid for last
-        self.secret = secrets.token_bytes(SECRET_BYTES)
-        super().__init__(path, checker, "rows", "alignments", "reason_rows")
+        first: dict[str, Any] = dict.fromkeys(("rows", "alignments", "reason_rows"), 0)
+        first["asked"] = ""  # the alignment that was paid for last
+        secret = secrets.token_bytes(SECRET_BYTES)
+        super().__init__(path, checker, State({}, first, secret))
         now = time.monotonic()
         self._lately = deque((now + ago, n) for ago, n in lately)  # of the last minute
         self._n_lately = sum(n for _, n in self._lately)
-
-    def _take_up(self, known: State) -> None:
-        super()._take_up(known)
-        self._asked, self.secret = known.values["asked"], known.secret
 
     def alignment(self, asked: str) -> bool:
         """Spend an alignment, unless it is the last one again.
 
         `asked` is a digest of it. Returns whether anything was spent.
         """
-        if asked == self._asked:
+        if asked == self.counts["asked"]:
             return False
-        one = ("predict_alignments", 1, "{} alignments for predictions", "one more")
-        self._check(*one)
-        self._asked = asked
-        self._spend(*one)
+        self._check("predict_alignments", 1)
+        self.counts["asked"] = asked
+        self._spend("predict_alignments", 1)
         return True
 
     def forget(self) -> None:
         """Charge for the last alignment again: the server broke its rules."""
-        self._asked = ""
+        self.counts["asked"] = ""
         self.settle()
 
     def rows(self, n_rows: int, n_new: int) -> None:
         """Spend rows: new ones in all, any of them in the last minute."""
         now = time.monotonic()
-        new = ("predict_rows", n_new, "predictions of {} rows", f"{n_new} more")
-        self._check(*new)
+        self._check("predict_rows", n_new)
         while self._lately and self._lately[0][0] < now - MINUTE:
             self._n_lately -= self._lately.popleft()[1]
         rate = self._checker.policy.predict_rate
@@ -379,17 +384,13 @@ class PredictionBudget(Budget):
             raise self._checker.refuse(allowed, "predict_rate", f"{n_rows} more")
         self._lately.append((now, n_rows))
         self._n_lately += n_rows
-        self._spend(*new, ROWS_AHEAD)
+        self._spend("predict_rows", n_new, ROWS_AHEAD)
 
     def reasons(self, n_rows: int) -> None:
         """Spend rows to give reasons for, every time: slopes may be others."""
-        many = ("reason_rows", n_rows, "reasons for {} rows", f"{n_rows} more")
-        self._check(*many)
+        self._check("reason_rows", n_rows)
         self.rows(n_rows, 0)
-        self._spend(*many)
-
-    def _state(self, written: dict[str, int]) -> State:
-        return State({}, {**written, "asked": self._asked}, self.secret)
+        self._spend("reason_rows", n_rows)
 
 
 def _count_of(key: str) -> str:

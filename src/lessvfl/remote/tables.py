@@ -15,17 +15,15 @@ from numpy.typing import NDArray
 from lessvfl import data, settings
 from lessvfl.core.device import resolve_device
 from lessvfl.core.lifted import find_factory
-from lessvfl.data import (
-    Dataset,
-    Encoding,
-    Finding,
-    Places,
-    Problem,
-    Scratch,
-    Table,
-)
+from lessvfl.data import Dataset, Encoding, Finding, Places, Problem, Scratch, Table
 from lessvfl.errors import ConfigError, DataError
-from lessvfl.remote.config import PartyConfig, ServerConfig, naming_blanks, table_of
+from lessvfl.remote.config import (
+    ColumnSettings,
+    PartyConfig,
+    ServerConfig,
+    naming_blanks,
+    table_of,
+)
 from lessvfl.remote.home import facts_of
 from lessvfl.run import profiles
 from lessvfl.run.numbers import class_share
@@ -35,12 +33,10 @@ from lessvfl.wire import control
 
 log = logging.getLogger(__name__)
 
-# What the run depends on in a party's config; the rest may change on the way.
-_LASTING = (
-    *("columns", "groups", "as_is", "scale", "scale_range", "max_categories"),
-    *("missing", "missing_values", "must_keep", "party_net", "align", "seed_private"),
-    *("embedding_noise", "embedding_epsilon", "embedding_clip", "noise_at"),
-)
+NOISE = ("embedding_noise", "embedding_epsilon", "embedding_clip", "noise_at")
+
+# What may change on the way in what a party decides for itself.
+_PASSING = ("storage", "reason_texts")
 
 
 def open_table(config: PartyConfig) -> tuple[Table, NDArray[Any] | None]:
@@ -93,15 +89,15 @@ class OwnTable:
 
     def encoding(self, train: Table) -> Encoding:
         """Learn from training rows how to encode its columns."""
-        own = self.config
+        config = self.config
         return Encoding.fit(
             self.party,
             train,
             self.columns,
-            scale=own.scale,
-            bounds=own.scale_range or (0.0, 1.0),
-            max_categories=own.max_categories,
-            missing=own.missing,
+            scale=config.scale,
+            bounds=config.scale_range or (0.0, 1.0),
+            max_categories=config.max_categories,
+            missing=config.missing,
             marks=self.marks,
             groups=self.groups,
             as_is=self.as_is,
@@ -109,12 +105,13 @@ class OwnTable:
 
     def facts(self, table: Table, ids: NDArray[Any] | None) -> dict[str, str]:
         """Return digests of all that a run depends on, the table's as it came."""
-        own = self.config
-        lasting = {key: getattr(own, key) for key in _LASTING}
-        if own.has_noise:  # by these it is priced
-            priced = {"evaluation": own.policy.evaluation, "delta": own.policy.delta}
-            lasting |= {f"policy.{key}": value for key, value in priced.items()}
-        return facts_of(table, ids, lasting, own.party_net)
+        config, policy = self.config, self.config.policy
+        names = [*settings.fields_of([ColumnSettings]), "align"]
+        lasting = {key: getattr(config, key) for key in names if key not in _PASSING}
+        if config.has_noise:  # by these it is priced
+            lasting |= {"policy.evaluation": policy.evaluation}
+            lasting |= {"policy.delta": policy.delta}
+        return facts_of(table, ids, lasting, config.party_net)
 
     def changes(self) -> list[Finding]:
         """Return what was changed to read its columns, for this party only."""
@@ -124,23 +121,18 @@ class OwnTable:
 
     def settings(self, agreed: Settings) -> Settings:
         """Return what was agreed with what this party decides for itself."""
-        own = self.config
+        mine = self.config
         config: Any = agreed.config
-        net = dataclasses.replace(agreed.net, party_net=own.party_net)
-        table = dataclasses.replace(
-            agreed.data,
-            embedding_noise=own.embedding_noise,
-            embedding_epsilon=own.embedding_epsilon,
-            embedding_clip=own.embedding_clip,
-            noise_at=own.noise_at,
-        )
-        if own.must_keep is not None:
+        net = dataclasses.replace(agreed.net, party_net=mine.party_net)
+        noise: dict[str, Any] = {name: getattr(mine, name) for name in NOISE}
+        table = dataclasses.replace(agreed.data, **noise)
+        if mine.must_keep is not None:
             if "must_keep" not in settings.fields_of([type(config)]):
                 raise ConfigError(
                     f"The 'must_keep' setting is not read by method {agreed.method}. "
-                    f"Got '{own.must_keep}'."
+                    f"Got '{mine.must_keep}'."
                 )
-            config = dataclasses.replace(config, must_keep=own.must_keep)
+            config = dataclasses.replace(config, must_keep=mine.must_keep)
         return dataclasses.replace(agreed, data=table, net=net, config=config)
 
     def warn_of_copies(self, common: Table) -> None:
@@ -161,8 +153,7 @@ class OwnTable:
 # Settings of `lessvfl run` that a party decides on for itself.
 NOT_THE_SERVERS = (
     *("scale", "max_categories", "missing", "missing_values"),
-    *("must_keep", "party_net"),
-    *("embedding_noise", "embedding_epsilon", "embedding_clip", "noise_at"),
+    *("must_keep", "party_net", *NOISE),
 )
 
 
@@ -180,28 +171,27 @@ class LabelTable:
             raise ConfigError(
                 "The 'test_ids' setting needs the column of ids, 'id'. Got none."
             )
-        named = (config.sample_weight, config.group_column, config.time_column)
-        where = (table_of(config), config.label, config.id)
+        path = table_of(config)
         with naming_blanks(config):
-            roles = data.load_roles(*named, config.test_ids, config.id)
-            dataset, ids = data.load_labels(*where, roles, config.task)
+            roles = data.load_roles(
+                config.sample_weight,
+                config.group_column,
+                config.time_column,
+                config.test_ids,
+                config.id,
+            )
+            dataset, ids = data.load_labels(
+                path, config.label, config.id, roles, config.task
+            )
         log.info("%s", data.task_sentence(dataset.task, dataset.task_reason))
         Path(config.out).mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(dataset, ids).kept(Scratch(Path(config.out)))
 
     def kept(self, on: Scratch) -> LabelTable:
         """Return the same table with its large parts mapped from disk."""
-        own = self.dataset
-        dataset = dataclasses.replace(
-            own,
-            y=on.keep(own.y),
-            randomised=on.keep(own.randomised),
-            weight=on.keep(own.weight),
-            units=on.keep(own.units),
-            times=on.keep(own.times),
-            is_test=on.keep(own.is_test),
-        )
-        return LabelTable(dataset, on.keep(self.ids))
+        large = ("y", "randomised", "weight", "units", "times", "is_test")
+        kept = {name: on.keep(getattr(self.dataset, name)) for name in large}
+        return LabelTable(dataclasses.replace(self.dataset, **kept), on.keep(self.ids))
 
     def take(self, rows: NDArray[np.int64]) -> LabelTable:
         """Return the table of these rows, in this order, without ids."""
@@ -229,15 +219,15 @@ class LabelTable:
         self, settings: Settings, seed: int, secret: data.SecretSeed
     ) -> tuple[Places, Places]:
         """Return its rows to train and to test with, as places, both sorted."""
-        own = self.dataset
-        if own.is_test is not None and own.is_test.all():
+        dataset = self.dataset
+        if dataset.is_test is not None and dataset.is_test.all():
             raise DataError(
                 "The rows that are marked for testing must leave a common row to train "
                 f"on. Got {plural(self.n_rows, 'common row')}, all of them marked."
             )
-        blocks = data.find_blocks(own, settings.data)
+        blocks = data.find_blocks(dataset, settings.data)
         return data.split_rows(
-            own,
+            dataset,
             settings.data,
             settings.data.row_seed(seed),
             in_order=True,
@@ -247,19 +237,17 @@ class LabelTable:
 
     def facts(self, config: ServerConfig, code: str | None) -> dict[str, str]:
         """Return digests of all that a run depends on; `code` is of its network."""
-        own, names = self.dataset, ("label", "id", "seed_private")
+        dataset, names = self.dataset, ("label", "id", "seed_private")
+        arrays = {
+            "labels": dataset.y,
+            "weights": dataset.weight,
+            "groups": dataset.units,
+            "test rows": dataset.is_test,
+        }
+        if dataset.randomised is not None:
+            arrays["randomised labels"] = dataset.randomised
         lasting = {name: getattr(config, name) for name in names}
-        told = {} if own.randomised is None else {"randomised labels": own.randomised}
-        return facts_of(
-            own.X,
-            self.ids,
-            lasting,
-            code,
-            labels=own.y,
-            weights=own.weight,
-            groups=own.units,
-            **{"test rows": own.is_test, **told},
-        )
+        return facts_of(dataset.X, self.ids, lasting, code, **arrays)
 
     @property
     def n_rows(self) -> int:
@@ -329,30 +317,30 @@ def resolve_settings(config: ServerConfig, table: LabelTable) -> Settings:
         given["folds"] = config.folds
     if config.ensemble:
         given |= data.ensemble_rows(config.seeds, given)
-    found = profiles.resolve(config.method, config.profile, dataset, given)
-    settled, _ = data.settle_test_rows(dataset, found.data)
+    run = profiles.resolve(config.method, config.profile, dataset, given)
+    settled, _ = data.settle_test_rows(dataset, run.data)
     if settled.X.n_rows < dataset.X.n_rows:  # parties hear of those that stay alone
         offered = dataclasses.replace(dataset, X=settled.X)
-        found = profiles.resolve(config.method, config.profile, offered, given)
+        run = profiles.resolve(config.method, config.profile, offered, given)
     if config.ensemble:
-        found.check_ensemble(config.seeds)
-    refuse_whole_rows(found)
+        run.check_ensemble(config.seeds)
+    refuse_whole_rows(run)
     is_named = dataset.is_test is not None or dataset.times is not None
-    is_last = found.data.split == "first" and not is_named and found.data.folds == 1
+    is_last = run.data.split == "first" and not is_named and run.data.folds == 1
     if is_last and config.align != "none":
         raise ConfigError(
             f"With align {config.align} the 'split' setting must be random or "
             "stratified: common rows come in a secret order, in which the last are no "
             "later than others. Got 'first'."
         )
-    if found.flat().get("secret") == "sharing" and tells_labels(dataset, found):
+    if run.flat().get("secret") == "sharing" and tells_labels(dataset, run):
         raise ConfigError(
             "Under sharing the 'split' setting must be random, or test rows be named "
             "by 'test_ids': a draw by class tells every party how many rows each "
             "class has. Got 'stratified'."
         )
-    data.check_labels(dataset, found.labels)
-    return found
+    data.check_labels(dataset, run.labels)
+    return run
 
 
 def tells_labels(dataset: Dataset, settings: Settings) -> bool:

@@ -42,8 +42,6 @@ class Entries(Sequence[bytes]):
         return len(self.array)
 
     def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return [self[place] for place in range(*at.indices(len(self)))]
         width = self.array.itemsize
         start = COUNT.size + width * range(len(self))[at]
         return self.block[start : start + width].tobytes()
@@ -58,12 +56,6 @@ class Entries(Sequence[bytes]):
     def are_sorted(self) -> bool:
         """Tell whether they are in order and all different."""
         return bool((self.array[:-1] < self.array[1:]).all())
-
-    @property
-    def are_different(self) -> bool:
-        """Tell whether no entry is there twice."""
-        in_order = np.sort(self.array)
-        return bool((in_order[:-1] < in_order[1:]).all())
 
     def find(self, wanted: Entries) -> Positions:
         """Return where each wanted entry is in these sorted ones; -1: nowhere."""

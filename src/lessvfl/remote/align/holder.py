@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,12 +43,12 @@ class Aligner(messages.Side):
         """Derive all that is random from the secret."""
         super().__post_init__()
         self._smallest = self.n_rows
-        own = keys.derive(self.secret, "label holder")
-        self._run = keys.derive(own, "run")[: messages.RUN_BYTES]
-        self._key = keys.derive(own, "digests")
-        self._scalar = psi.Key(keys.derive(own, "scalar"))
-        self._order_key = keys.derive(own, "order")
-        self._padding_key = keys.derive(own, "padding")
+        secret = keys.derive(self.secret, "label holder")
+        self._run = keys.derive(secret, "run")[: messages.RUN_BYTES]
+        self._key = keys.derive(secret, "digests")
+        self._scalar = psi.Key(keys.derive(secret, "scalar"))
+        self._order_key = keys.derive(secret, "order")
+        self._padding_key = keys.derive(secret, "padding")
         # Where each of our rows is in what a party offered; -1: it lacks the row.
         self._places: dict[PartyId, Positions] = {}
         self._echoes: dict[PartyId, Echo] = {}  # psi: who was sent its points back
@@ -71,7 +71,7 @@ class Aligner(messages.Side):
             else:
                 part = self._key
             head = bytes([KINDS.index(kind)])
-            self._hello = self._seal(messages.HELLO, head, part)
+            self._hello = self._seal(messages.HELLO, [head, part])
         return self._hello
 
     def take(self, party: PartyId, message: bytes) -> bytes | None:
@@ -98,7 +98,10 @@ class Aligner(messages.Side):
         if echo is not None:
             places, n_theirs = self._match_points(reader, echo), len(echo.points)
         else:
-            places, n_theirs = self._match_digests(reader)
+            assert self.ids is not None
+            theirs = reader.sorted_block(DIGEST_BYTES)
+            ours = Entries.of(self.ids.digests(self._key), DIGEST_BYTES)
+            places, n_theirs = theirs.find(ours), len(theirs)
             self._asked[party] = reader.take(messages.KEY_BYTES)
             reader.end()
         # What the party has at the least: its padding is part of what it sent.
@@ -116,20 +119,21 @@ class Aligner(messages.Side):
             raise reader.error("holds two lists of different lengths")
         what = f"comparing with the ids of {reader.who}"
         count = self._counter(what, len(firsts))
-        draft = messages.Draft()
         points = reader.multiplied(self._scalar, firsts, count)
-        order = points.sort()
+        n_bytes, order = len(points.block), points.sort()
         # One point a row: otherwise knowing one id would be enough to claim all rows.
         if not points.are_sorted:
             raise reader.error("holds one point twice")
-        draft.add(points.block)
-        n_bytes = len(points.block)
-        del points  # they are in the message
-        again = reader.multiplied(self._scalar, seconds)
-        again.sort()
-        draft.add(again.block)
-        del again
-        echo = draft.seal(messages.ECHO, self.mode, self._run)
+
+        def lists() -> Iterator[memoryview]:
+            nonlocal points
+            yield points.block
+            del points  # they are in the message
+            again = reader.multiplied(self._scalar, seconds)
+            again.sort()
+            yield again.block
+
+        echo = self._seal(messages.ECHO, lists())
         block = echo[messages.HEAD.size : messages.HEAD.size + n_bytes]
         self._echoes[party] = Echo(Entries(block, psi.POINT_BYTES), order)
         return echo
@@ -143,7 +147,7 @@ class Aligner(messages.Side):
         if (len(answered), len(proofs)) != (n_all, len(echo.points)):
             raise reader.error("answers another number of points than it was asked")
         reader.check_points(answered)
-        if not answered.are_different:
+        if len(np.unique(answered.array)) < len(answered):
             raise reader.error("holds one point twice")
         ranks = echo.points.find(answered)
         places = np.full(n_all, -1)
@@ -153,13 +157,6 @@ class Aligner(messages.Side):
         shared = Entries.of((proofs[at] for at in places if at >= 0), psi.POINT_BYTES)
         echo.proofs = reader.multiplied(self._scalar, shared)
         return places[: self.n_rows]
-
-    def _match_digests(self, reader: AlignReader) -> tuple[Positions, int]:
-        """Return the place of each of our rows in an offer of digests, and its size."""
-        assert self.ids is not None
-        theirs = reader.sorted_block(DIGEST_BYTES)
-        own = Entries.of(self.ids.digests(self._key), DIGEST_BYTES)
-        return theirs.find(own), len(theirs)
 
     def _compare(self, reader: AlignReader) -> None:
         """Check that a party's table has our rows already (mode none)."""
@@ -200,16 +197,21 @@ class Aligner(messages.Side):
             raise AlignmentError("No party has made an offer, so nothing is aligned.")
         if self.mode == "none":
             self._rows = np.arange(self.n_rows)
-            final = self._seal(messages.FINAL, COUNT.pack(self.n_rows))
+            final = self._seal(messages.FINAL, [COUNT.pack(self.n_rows)])
             return dict.fromkeys(self._places, final)
         shared = np.logical_and.reduce([p >= 0 for p in self._places.values()])
         common = np.flatnonzero(shared)
         self._check_size("all parties", len(common), self._smallest)
-        ranks = Entries.of((self._rank(int(row)) for row in common), keys.SECRET_BYTES)
+        places = (COUNT.pack(row) for row in common.tolist())
+        # What rows are sorted by does not depend on their ids.
+        ranks = Entries.of(
+            (keys.derive(self._order_key, "row", place) for place in places),
+            keys.SECRET_BYTES,
+        )
         self._rows = rows = common[ranks.sort()]
         del ranks
         return {
-            party: self._seal(messages.FINAL, *self._named(party, rows))
+            party: self._seal(messages.FINAL, self._named(party, rows))
             for party in self._places
         }
 
@@ -220,8 +222,8 @@ class Aligner(messages.Side):
         if self.mode == "psi":
             echo = self._echoes[party]
             assert echo.proofs is not None
-            own = (places >= 0).cumsum()[rows] - 1  # the place of each row's proof
-            proofs: Iterable[bytes] = map(echo.proofs.__getitem__, own)
+            of_rows = (places >= 0).cumsum()[rows] - 1  # the place of each row's proof
+            proofs: Iterable[bytes] = map(echo.proofs.__getitem__, of_rows)
             ranks = np.argsort(echo.order)
             parts.append(messages.positions(ranks[places[rows]]))
         else:
@@ -229,9 +231,5 @@ class Aligner(messages.Side):
             proofs = messages.names(self._asked[party], self.ids, rows)
         return [*parts, Entries.of(proofs, keys.SECRET_BYTES).block]
 
-    def _rank(self, row: int) -> bytes:
-        """Return the sort key of a common row, which does not depend on its id."""
-        return keys.derive(self._order_key, "row", COUNT.pack(row))
-
-    def _seal(self, kind: int, *parts: bytes | memoryview) -> bytes:
-        return messages.seal(kind, self.mode, self._run, *parts)
+    def _seal(self, kind: int, parts: Iterable[bytes | memoryview]) -> bytes:
+        return messages.seal(kind, self.mode, self._run, parts)

@@ -8,15 +8,7 @@ from __future__ import annotations
 
 import hmac
 
-from lessvfl.errors import ConfigError
-
 SECRET_BYTES = 32
-
-
-def check_secret(secret: bytes) -> None:
-    """Refuse a secret of another length; it is never shown."""
-    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
-        raise ConfigError(f"The secret of alignment must be {SECRET_BYTES} bytes.")
 
 
 def derive(secret: bytes, label: str, about: bytes = b"") -> bytes:

@@ -7,14 +7,14 @@ import io
 import itertools
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.errors import AlignmentError, ProtocolError, warn
+from lessvfl.errors import AlignmentError, ConfigError, ProtocolError, warn
 from lessvfl.remote.align import keys, psi
 from lessvfl.remote.align.entries import COUNT, Entries
 from lessvfl.remote.align.ids import DIGEST_BYTES, MAX_IDS, Ids
@@ -36,34 +36,20 @@ MAGIC = b"LVAL"
 HELLO, OFFER, ECHO, ANSWER, FINAL = 1, 2, 3, 4, 5
 
 
-class Draft:
-    """A message to which parts are added one by one, so that none need stay."""
-
-    def __init__(self) -> None:
-        self._file = io.BytesIO()  # what is written to it is not copied at the end
-        self._file.seek(HEAD.size)
-
-    def add(self, part: bytes | memoryview) -> None:
-        """Add a part of the body."""
-        self._file.write(part)
-
-    def seal(self, kind: int, mode: Mode, run: bytes) -> bytes:
-        """Return the message, the last thing to be done with it."""
-        n_body, number = self._file.tell() - HEAD.size, MODES.index(mode) + 1
-        self._file.seek(0)
-        self._file.write(HEAD.pack(MAGIC, VERSION, kind, number, run, n_body))
-        checksum = hashlib.sha256(self._file.getbuffer()).digest()
-        self._file.seek(0, io.SEEK_END)
-        self._file.write(checksum)
-        return self._file.getvalue()
-
-
-def seal(kind: int, mode: Mode, run: bytes, *parts: bytes | memoryview) -> bytes:
-    """Return a message."""
-    draft = Draft()
-    for part in parts:
-        draft.add(part)
-    return draft.seal(kind, mode, run)
+def seal(
+    kind: int, mode: Mode, run: bytes, parts: Iterable[bytes | memoryview]
+) -> bytes:
+    """Return a message; each part of its body is written before the next is made."""
+    file = io.BytesIO()  # what is written to it is not copied at the end
+    file.seek(HEAD.size)
+    file.writelines(parts)
+    n_body, number = file.tell() - HEAD.size, MODES.index(mode) + 1
+    file.seek(0)
+    file.write(HEAD.pack(MAGIC, VERSION, kind, number, run, n_body))
+    checksum = hashlib.sha256(file.getbuffer()).digest()
+    file.seek(0, io.SEEK_END)
+    file.write(checksum)
+    return file.getvalue()
 
 
 def block(entries: Sequence[bytes]) -> bytes:
@@ -86,15 +72,11 @@ class AlignReader:
     body: memoryview
 
     def take(self, n_bytes: int) -> bytes:
-        """Return the next bytes."""
-        return bytes(self._pass(n_bytes))
-
-    def _pass(self, n_bytes: int) -> memoryview:
-        """Go on behind the next bytes; return them where they are."""
+        """Return the next bytes, and go on behind them."""
         if n_bytes > len(self.body):
             raise self.error("ends too early")
-        passed, self.body = self.body[:n_bytes], self.body[n_bytes:]
-        return passed
+        taken, self.body = self.body[:n_bytes], self.body[n_bytes:]
+        return bytes(taken)
 
     def count(self) -> int:
         """Return the next number of rows or ids."""
@@ -105,9 +87,11 @@ class AlignReader:
 
     def block(self, width: int) -> Entries:
         """Return as many entries of `width` bytes as the next count says."""
-        whole = self.body
-        entries = self._pass(width * self.count())
-        return Entries(whole[: COUNT.size + len(entries)], width)
+        whole, n_bytes = self.body, COUNT.size + width * self.count()
+        if n_bytes > len(whole):
+            raise self.error("ends too early")
+        self.body = whole[n_bytes:]
+        return Entries(whole[:n_bytes], width)
 
     def sorted_block(self, width: int) -> Entries:
         """Return a block whose entries must be sorted and all different."""
@@ -123,10 +107,8 @@ class AlignReader:
 
     def check_points(self, points: Sequence[bytes]) -> None:
         """Refuse what X25519 would take for another point, and zero."""
-        try:
-            psi.check_points(points)
-        except ValueError as error:
-            raise self.error(str(error)) from None
+        if not all(0 < int.from_bytes(one, "little") < psi.PRIME for one in points):
+            raise self.error("holds a point that is not on the curve")
 
     def multiplied(
         self, key: psi.Key, points: Sequence[bytes], count: psi.OnCount = lambda n: None
@@ -135,8 +117,8 @@ class AlignReader:
         self.check_points(points)
         try:
             return key.multiply(points, count)
-        except ValueError as error:
-            raise self.error(str(error)) from None
+        except ValueError:  # the result is zero
+            raise self.error("holds a point that is not on the curve") from None
 
     def end(self) -> None:
         """Refuse a message that goes on."""
@@ -241,7 +223,10 @@ class Side:
 
     def __post_init__(self) -> None:
         """Refuse a table that cannot be aligned in this mode."""
-        keys.check_secret(self.secret)
+        if not isinstance(self.secret, bytes) or len(self.secret) != keys.SECRET_BYTES:
+            raise ConfigError(  # it is never shown
+                f"The secret of alignment must be {keys.SECRET_BYTES} bytes."
+            )
         if self.mode != "none" and self.ids is None:
             sentence = f"The mode '{self.mode}' of alignment needs a column of ids."
             raise AlignmentError(sentence, public=sentence)

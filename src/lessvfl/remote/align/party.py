@@ -36,7 +36,7 @@ class PartyAligner(messages.Side):
         self._due = messages.HELLO
         self._run = b""
         self._theirs = ""  # the kind of the label holder's ids
-        self._own = b""  # what everything random is derived from, by the hello
+        self._key = b""  # what everything random is derived from, by the hello
         self._listed = np.zeros(0, dtype=np.int64)  # the row at each place of the offer
         nothing = Entries.of((), psi.POINT_BYTES)
         self._points = nothing  # of our rows, at each place of the offer
@@ -50,25 +50,25 @@ class PartyAligner(messages.Side):
         if reader.mode != self.mode:
             raise messages.other_mode(reader.mode, self.mode)
         if self._due == messages.HELLO:
-            self._own = keys.derive(
-                self.secret, "party", hashlib.sha256(message).digest()
-            )
+            hello = hashlib.sha256(message).digest()
+            self._key = keys.derive(self.secret, "party", hello)
             parts = self._offer(reader)
             self._run = reader.run
             self._due = messages.ECHO if self.mode == "psi" else messages.FINAL
-            return messages.seal(messages.OFFER, self.mode, self._run, *parts)
+            return messages.seal(messages.OFFER, self.mode, self._run, parts)
         if reader.run != self._run:
             raise reader.error("belongs to another run")
         if self._due == messages.ECHO:
             parts = self._tell_which(reader)
             self._due = messages.FINAL
-            return messages.seal(messages.ANSWER, self.mode, self._run, *parts)
+            return messages.seal(messages.ANSWER, self.mode, self._run, parts)
         self._rows = self._order(reader)
         return None
 
     # ------------------------------------------------------------------------ the offer
 
     def _offer(self, reader: AlignReader) -> list[bytes | memoryview]:
+        """Return the parts of the answer to a hello."""
         number = reader.take(1)[0]
         if number >= len(KINDS) or (number == 0 and self.mode != "none"):
             raise reader.error("names no kind of ids")
@@ -81,8 +81,20 @@ class PartyAligner(messages.Side):
                 public="The ids of all sides must be written alike: with their leading "
                 "zeros or none, and without a decimal point.",
             )
-        if self.mode == "psi":
-            return self._offer_points(reader)
+        if self.mode == "psi":  # our points, and them once more under another key
+            assert self.ids is not None
+            asked = reader.sorted_block(psi.POINT_BYTES)
+            reader.end()
+            self._check_count(self.n_rows, len(asked))  # no more of them can be our own
+            count = self._counter("answering for the server's ids", len(asked))
+            self._answers = reader.multiplied(self._derived("scalar"), asked, count)
+            items = messages.padded_items(self._key, self.ids)
+            count = self._counter("hiding our ids", messages.padded(self.n_rows))
+            self._points = self._derived("scalar").hide(items, count)
+            self._listed = self._points.sort()
+            pairs = self._derived("pair").multiply(self._points)
+            pairs.sort()
+            return [self._points.block, pairs.block]
         key = reader.take(messages.KEY_BYTES)
         reader.end()
         if self.mode == "none":
@@ -91,38 +103,15 @@ class PartyAligner(messages.Side):
                 messages.warn_unchecked("the party")
             return [COUNT.pack(self.n_rows), messages.block(digests)]
         assert self.ids is not None
-        padding = messages.padding(self._own, self.n_rows)
-        own = itertools.chain(self.ids.digests(key), padding)
-        listed = Entries.of(own, DIGEST_BYTES)
+        padding = messages.padding(self._key, self.n_rows)
+        every = itertools.chain(self.ids.digests(key), padding)
+        listed = Entries.of(every, DIGEST_BYTES)
         self._listed = listed.sort()
-        return [listed.block, self._name_key()]
+        return [listed.block, keys.derive(self._key, "names")]
 
-    def _offer_points(self, reader: AlignReader) -> list[bytes | memoryview]:
-        """Offer our points, and all of them once more under another key of our own."""
-        assert self.ids is not None
-        asked = reader.sorted_block(psi.POINT_BYTES)
-        reader.end()
-        self._check_count(self.n_rows, len(asked))  # no more of them can be our own
-        key = psi.Key(keys.derive(self._own, "scalar"))
-        what = "answering for the server's ids"
-        count = self._counter(what, len(asked))
-        self._answers = reader.multiplied(key, asked, count)
-        items = messages.padded_items(self._own, self.ids)
-        count = self._counter("hiding our ids", messages.padded(self.n_rows))
-        self._points = key.hide(items, count)
-        self._listed = self._points.sort()
-        pairs = self._pair_key().multiply(self._points)
-        pairs.sort()
-        return [self._points.block, pairs.block]
-
-    def _name_key(self) -> bytes:
-        return keys.derive(self._own, "names")
-
-    def _pair_key(self) -> psi.Key:
-        return psi.Key(keys.derive(self._own, "pair"))
-
-    def _row_key(self, place: int) -> psi.Key:
-        return psi.Key(keys.derive(self._own, f"row/{place}"))
+    def _derived(self, label: str) -> psi.Key:
+        """Return the secret number for one purpose."""
+        return psi.Key(keys.derive(self._key, label))
 
     # ----------------------------------------------------------- how many, before which
 
@@ -137,30 +126,27 @@ class PartyAligner(messages.Side):
         if len(self._echoed) != len(self._points):
             raise reader.error("holds another number of points than was offered")
         reader.check_points(pairs)
-        again = reader.multiplied(self._pair_key(), self._echoed)
+        again = reader.multiplied(self._derived("pair"), self._echoed)
         again.sort()
         if again.block != pairs.block:
             raise reader.error("holds points that are not all under one key")
         del again
-        found = self._echoed.find(self._answers)
+        ranks = self._echoed.find(self._answers)
         self._are_common = np.zeros(len(self._echoed), dtype=bool)
-        self._are_common[found[found >= 0]] = True
+        self._are_common[ranks[ranks >= 0]] = True
+        assert self.ids is not None
+        theirs, mine, kinds = self._theirs, self.ids.kind, ""
+        if (theirs == "texts") != (mine == "texts"):
+            kinds = f"; the label holder's ids are {theirs}, the party's are {mine}: "
+            kinds += MIXED
         n_common = int(self._are_common.sum())
-        self._check_count(n_common, len(self._answers), self._unlike())
+        self._check_count(n_common, len(self._answers), kinds)
         proofs = (
-            self._row_key(place).multiply([point])[0]
+            self._derived(f"row/{place}").multiply([point])[0]
             for place, point in enumerate(self._points)
         )
         answers = self._answers.block
         return [answers, Entries.of(proofs, psi.POINT_BYTES).block]
-
-    def _unlike(self) -> str:
-        """Say of what kinds the ids of both sides are, where one side's are texts."""
-        assert self.ids is not None
-        theirs, mine = self._theirs, self.ids.kind
-        if (theirs == "texts") == (mine == "texts"):
-            return ""
-        return f"; the label holder's ids are {theirs}, the party's are {mine}: {MIXED}"
 
     def _check_count(self, n_common: int, n_offered: int, why: str = "") -> None:
         """Refuse too few common ids; the sentence does not tell how few."""
@@ -181,33 +167,27 @@ class PartyAligner(messages.Side):
             if n_rows != self.n_rows:
                 raise reader.error("has another number of rows than was agreed")
             rows = np.arange(n_rows)
-        else:
-            rows = self._rows_at(reader)
-        self._check_count(len(rows), 0)
-        return rows
-
-    def _rows_at(self, reader: AlignReader) -> NDArray[np.int64]:
-        """Return the rows at the places that the last message names."""
+            self._check_count(len(rows), 0)
+            return rows
         wrong = reader.error("names rows that the party does not have")
+        unproven = reader.error("names rows that are not common")
         places = reader.positions()
         if (places >= len(self._listed)).any():
             raise wrong
         if self.mode == "psi" and not self._are_proven(reader, places):
-            raise reader.error("names rows that are not common")
+            raise unproven
         rows = self._listed[places]
         if (rows >= self.n_rows).any() or len(np.unique(rows)) < len(rows):
             raise wrong
-        if self.mode == "plain" and not self._are_named(reader, rows):
-            raise reader.error("names rows that are not common")
+        if self.mode == "plain":  # the label holder must know the id of each
+            assert self.ids is not None
+            names = reader.block(keys.SECRET_BYTES)
+            due = messages.names(keys.derive(self._key, "names"), self.ids, rows)
+            if len(names) != len(rows) or not all(map(operator.eq, names, due)):
+                raise unproven
         reader.end()
+        self._check_count(len(rows), 0)
         return rows
-
-    def _are_named(self, reader: AlignReader, rows: NDArray[np.int64]) -> bool:
-        """Tell whether the label holder knows the id of each row (mode plain)."""
-        assert self.ids is not None
-        due = messages.names(self._name_key(), self.ids, rows)
-        names = reader.block(keys.SECRET_BYTES)
-        return len(names) == len(rows) and all(map(operator.eq, names, due))
 
     def _are_proven(self, reader: AlignReader, places: NDArray[np.int64]) -> bool:
         """Tell whether a proof says of each place which point it came back as.
@@ -223,6 +203,6 @@ class PartyAligner(messages.Side):
             return False
         return all(
             self._are_common[rank]
-            and self._row_key(place).multiply([self._echoed[rank]])[0] == proof
+            and self._derived(f"row/{place}").multiply([self._echoed[rank]])[0] == proof
             for place, rank, proof in zip(places, ranks, proofs, strict=True)
         )

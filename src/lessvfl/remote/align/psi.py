@@ -58,7 +58,7 @@ class Key:
     def multiply(
         self, points: Iterable[bytes], count: OnCount = lambda n: None
     ) -> Entries:
-        """Return points multiplied; a point that does not fit is a ValueError.
+        """Return points multiplied; one that comes out as zero is a ValueError.
 
         `count` is called now and then with the number that are done.
         """
@@ -70,16 +70,7 @@ class Key:
                 if n_done % COUNT_EVERY == 0:
                     count(n_done)
 
-        try:
-            return Entries.of(products(), POINT_BYTES)
-        except ValueError:  # the result is zero
-            raise ValueError("holds a point that is not on the curve") from None
-
-
-def check_points(points: Iterable[bytes]) -> None:
-    """Refuse what X25519 would take for another point, and zero."""
-    if not all(0 < int.from_bytes(point, "little") < PRIME for point in points):
-        raise ValueError("holds a point that is not on the curve")
+        return Entries.of(products(), POINT_BYTES)
 
 
 def hash_to_curve(item: str) -> bytes:

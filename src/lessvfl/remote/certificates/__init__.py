@@ -19,12 +19,15 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
+from string import Template
 
 from lessvfl.errors import ConfigError
-from lessvfl.remote.certificates import keys, texts
+from lessvfl.remote.certificates import keys
 from lessvfl.remote.certificates.keys import Certificate, Role
 from lessvfl.run.record import write_atomically
+from lessvfl.web.address import with_port
 
 __all__ = [
     "Certificate",
@@ -42,6 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _RESERVED = ("server", "ca")
 _SIGNED = "signed.json"  # in the folder of a CA: the keys that it signed, by name
 _LOCAL = ("127.0.0.1", "localhost")
+PORT, STATUS_PORT = 8815, 8816  # in a kit's configs
 
 _MAX_DAYS = 36500
 _CA_DAYS = 3650  # at least: a CA outlives the certificates it signs
@@ -88,12 +92,18 @@ def init(
         files[f"{name}/ca.pem"] = ca
         listed[name] = [keys.fingerprint_of(key.public_key())]
     files[f"ca/{_SIGNED}"] = _listing(listed)
-    host = server_names[0] if server_names else None
-    files["server/server.yaml"] = texts.server_config(parties, host).encode()
-    files["server/README.md"] = texts.server_readme().encode()
+    host = server_names[0] if server_names else None  # that parties elsewhere reach
+    config = _filled(
+        "server.yaml",
+        listen=with_port("127.0.0.1" if host is None else "0.0.0.0", PORT),
+        parties=json.dumps(list(parties)),
+        status_port=STATUS_PORT,
+    )
+    files["server/server.yaml"] = config.encode()
+    files["server/README.md"] = _filled("server.md").encode()
     for party in parties:
-        files[f"{party}/party.yaml"] = texts.party_config(party, host).encode()
-        files[f"{party}/README.md"] = texts.party_readme(party).encode()
+        for name, content in _party_texts(party, host).items():
+            files[f"{party}/{name}"] = content
     _place(folder, files)
 
 
@@ -105,14 +115,35 @@ def request(folder: Path, name: str) -> str:
     check_name(name)
     _check_free(folder)
     key = keys.new_key()
-    files = {
-        "key.pem": keys.key_pem(key),
-        "request.pem": keys.new_request(name, key),
-        "party.yaml": texts.party_config(name, None).encode(),
-        "README.md": texts.party_readme(name, requested=True).encode(),
-    }
-    _place(folder, files)
+    files = {"key.pem": keys.key_pem(key), "request.pem": keys.new_request(name, key)}
+    _place(folder, files | _party_texts(name, None, requested=True))
     return keys.fingerprint_of(key.public_key())
+
+
+def _filled(template: str, /, **values: object) -> str:
+    """Return a template of this folder with its blanks filled in."""
+    text = (resources.files(__package__) / template).read_text(encoding="utf-8")
+    return Template(text).substitute(values)
+
+
+def _party_texts(
+    name: str, host: str | None, *, requested: bool = False
+) -> dict[str, bytes]:
+    """Return a party's ready config and its README, as files by name.
+
+    `host` is where the server is, this machine unless given. A party that `requested`
+    its certificate made its key itself.
+    """
+    config = _filled(
+        "party.yaml",
+        name=name,
+        quoted=json.dumps(name),
+        server=json.dumps(with_port(host or "127.0.0.1", PORT)),
+        server_name=json.dumps(host or "localhost"),
+    )
+    signing = "\n" + _filled("signing.md") if requested else ""
+    readme = _filled("party.md", name=name, signing=signing)
+    return {"party.yaml": config.encode(), "README.md": readme.encode()}
 
 
 def sign(
@@ -188,7 +219,7 @@ def _read_listing(ca: Path) -> dict[str, list[str]]:
         return {}
     try:
         listed = json.loads(keys.read_bytes(path, "list of signed keys"))
-        return {str(name): [*map(str, own)] for name, own in listed.items()}
+        return {str(name): [*map(str, known)] for name, known in listed.items()}
     except (ValueError, AttributeError, TypeError, RecursionError):
         raise ConfigError(
             f"The list of signed keys '{path}' must be as 'lessvfl kit' writes it. Got "
@@ -221,17 +252,17 @@ def check_pair(cert: Path, key: Path, ca: Path, role: Role | None = None) -> str
             "certificate was made for another key."
         )
     known = keys.read_authorities(ca)
-    signers = [own for own in known if keys.has_signed(own, certificate)]
+    signers = [one for one in known if keys.has_signed(one, certificate)]
     if not signers:
         raise ConfigError(f"The certificate '{cert}' is not signed by the CA '{ca}'.")
     for path, checked in ((cert, certificate), (ca, signers[0])):
         problem = keys.problem_of(checked)
         if problem is not None:
             raise ConfigError(f"The certificate '{path}' {problem}.")
-    own_role = keys.role_of(certificate)
-    if role is not None and own_role != role:
+    its_role = keys.role_of(certificate)
+    if role is not None and its_role != role:
         raise ConfigError(
-            f"The certificate '{cert}' must be for the role {role}. Got {own_role}."
+            f"The certificate '{cert}' must be for the role {role}. Got {its_role}."
         )
     return keys.common_name(certificate.subject)
 
@@ -279,20 +310,19 @@ def _check_free(folder: Path) -> None:
 # ----------------------------------------------------------------------------- writing
 
 
-def _private(path: str, flags: int) -> int:
-    """Open a file that only its owner may read, from the start."""
-    return os.open(path, flags, 0o600)
-
-
 def _place(folder: Path, files: Mapping[str, bytes]) -> None:
     """Make a folder of private files, whole or not at all."""
+
+    def private(path: str, flags: int) -> int:
+        return os.open(path, flags, 0o600)
+
     target = folder.resolve()
     partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         for name, content in files.items():
             path = partial / name
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            with open(path, "xb", opener=_private) as stream:
+            with open(path, "xb", opener=private) as stream:
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())

@@ -9,12 +9,11 @@ name that is a host name stands in the subjectAltName as such, any other as the 
 from __future__ import annotations
 
 import datetime
-import functools
 import hashlib
 import ipaddress
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -89,8 +88,8 @@ def subject(name: str) -> x509.Name:
 
 def common_name(name: x509.Name) -> str:
     """Return the name in a subject or issuer."""
-    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if len(found) == 1 else name.rfc4514_string()
+    names = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if len(names) == 1 else name.rfc4514_string()
 
 
 def party_name(name: str) -> x509.GeneralName:
@@ -135,15 +134,8 @@ def new_request(name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def new_authority(days: int) -> Authority:
     """Make a CA under a name of its own, so that two CAs are told apart."""
-    key = new_key()
-    name = subject(f"lessvfl CA {os.urandom(4).hex()}")
-    certificate = (
-        _builder(name, name, key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-        .add_extension(_key_usage(signs_certificates=True), True)
-        .sign(key, hashes.SHA256())
-    )
-    return Authority(certificate, key)
+    key, name = new_key(), subject(f"lessvfl CA {os.urandom(4).hex()}")
+    return Authority(signed(name, key.public_key(), days, name, key, is_ca=True), key)
 
 
 def issue(
@@ -162,22 +154,38 @@ def issue(
             f"it: its days must be at most {(last - now()).days}. Got {days}."
         )
     signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key
-    return (
-        _builder(subject(name), authority.certificate.subject, key, days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
-        .add_extension(_key_usage(signs_certificates=False), True)
-        .add_extension(x509.ExtendedKeyUsage([_USAGES[role]]), False)
-        .add_extension(x509.SubjectAlternativeName(names), False)
-        .add_extension(signed_by(authority.key.public_key()), False)
-        .sign(authority.key, hashes.SHA256())
+    extensions = (
+        x509.ExtendedKeyUsage([_USAGES[role]]),
+        x509.SubjectAlternativeName(names),
+        signed_by(authority.key.public_key()),
     )
+    issuer = authority.certificate.subject
+    return signed(subject(name), key, days, issuer, authority.key, extensions)
 
 
-def _builder(
-    holder: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    """Return what all certificates have."""
-    return (
+def signed(
+    holder: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    days: int,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    extensions: Sequence[x509.ExtensionType] = (),
+    is_ca: bool = False,
+) -> x509.Certificate:
+    """Return a certificate of a key, with extensions beside those that all have."""
+    usage = x509.KeyUsage(
+        digital_signature=not is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    constraints = x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None)
+    builder = (
         x509.CertificateBuilder()
         .subject_name(holder)
         .issuer_name(issuer)
@@ -186,21 +194,12 @@ def _builder(
         .not_valid_before(now() - _SKEW)
         .not_valid_after(now() + datetime.timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
+        .add_extension(constraints, True)
+        .add_extension(usage, True)
     )
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    for extension in extensions:
+        builder = builder.add_extension(extension, False)
+    return builder.sign(issuer_key, hashes.SHA256())
 
 
 def pem(certificate: x509.Certificate) -> bytes:
@@ -230,16 +229,9 @@ def read_bytes(path: Path, what: str, *, is_private: bool = False) -> bytes:
         ) from None
 
 
-def _read(
-    path: Path,
-    what: str,
-    load: Callable[[bytes], _T],
-    must: str,
-    *,
-    is_private: bool = False,
-) -> _T:
+def _read(path: Path, what: str, load: Callable[[bytes], _T], must: str) -> _T:
     """Return what a PEM file holds; a sentence says what it must hold."""
-    content = read_bytes(path, what, is_private=is_private)
+    content = read_bytes(path, what)
     try:
         return load(content)
     except (ValueError, UnsupportedAlgorithm):
@@ -265,9 +257,11 @@ def read_authorities(path: Path) -> list[x509.Certificate]:
 
 def read_key(path: Path) -> PrivateKeyTypes:
     """Return the private key of a file."""
-    load = functools.partial(serialization.load_pem_private_key, password=None)
+    content = read_bytes(path, "key", is_private=True)
     try:
-        return _read(path, "key", load, "hold a PEM private key.", is_private=True)
+        return serialization.load_pem_private_key(content, password=None)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"The file '{path}' must hold a PEM private key.") from None
     except TypeError:
         raise ConfigError(
             f"The key '{path}' must not be protected by a password: nobody is there to "

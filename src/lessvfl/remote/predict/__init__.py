@@ -15,9 +15,8 @@ components that it kept of them, and the server's network makes the answers.
 
 from __future__ import annotations
 
-from lessvfl.remote.predict.aligned import Answers
 from lessvfl.remote.predict.models import texts_in_training
 from lessvfl.remote.predict.party import PredictingParty
-from lessvfl.remote.predict.server import Predictor
+from lessvfl.remote.predict.server import Answers, Predictor
 
 __all__ = ["Answers", "PredictingParty", "Predictor", "texts_in_training"]

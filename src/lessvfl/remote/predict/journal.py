@@ -18,6 +18,11 @@ LINE_BYTES = 256  # of the journal, the most
 PREDICT = "predict"  # what was asked: rows count for every seed
 
 
+def open_private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read, from the start."""
+    return os.open(path, flags, 0o600)
+
+
 class Journal:
     """A file of requests.
 
@@ -28,11 +33,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._file = open(  # a line goes out at once
-            path,
-            "a",
-            buffering=1,
-            encoding="utf-8",
-            opener=lambda path, flags: os.open(path, flags, 0o600),
+            path, "a", buffering=1, encoding="utf-8", opener=open_private
         )
         self._lock = threading.Lock()
         self._alike: dict[str, tuple[float, int]] = {}  # last line, how many since

@@ -40,7 +40,8 @@ def texts_in_training(config: PartyConfig) -> set[str]:
     """Return the columns that were texts in training, of all seeds of a party's run."""
     record = RunRecord.read(Path(config.out))
     runs = record.runs if record.side == "party" else []
-    return {name for r in runs for name in _fitted(config, r["seed"]).encoding.texts}
+    models = [_fitted(config, run["seed"]) for run in runs]
+    return {name for model in models for name in model.encoding.texts}
 
 
 def record_of(name: str, config: PartyConfig) -> RunRecord:
@@ -56,9 +57,9 @@ def record_of(name: str, config: PartyConfig) -> RunRecord:
 
 def _fitted(config: PartyConfig, seed: int) -> FittedParty:
     spec = config.party_net
-    given = None if spec is None else find_factory(spec)
-    fitted: FittedParty = load(config.out, seed, party_net=given)
-    return fitted
+    factory = None if spec is None else find_factory(spec)
+    model: FittedParty = load(config.out, seed, party_net=factory)
+    return model
 
 
 @dataclass(frozen=True)
@@ -89,35 +90,25 @@ class PartyModels:
         models = [_fitted(config, run["seed"]) for run in record.runs]
         # Fails now if the table does not fit. Seeds may have kept other columns.
         counts = [model.encoding.apply(frame)[1] for model in models]
-        imputed, unseen = (
-            max(getattr(each, name) for each in counts)
-            for name in ("imputed", "unseen")
-        )
-        for n, words, done in (
-            (imputed, ("missing cell", "missing cells"), "filled in"),
-            (unseen, ("cell of a new category", "cells of new categories"), "as zeros"),
-        ):
-            if n:
-                log.info("%s %s, as in training", plural(n, *words), done)
+        if n := max(one.imputed for one in counts):
+            cells = plural(n, "missing cell", "missing cells")
+            log.info("%s filled in, as in training", cells)
+        if n := max(one.unseen for one in counts):
+            cells = plural(n, "cell of a new category", "cells of new categories")
+            log.info("%s as zeros, as in training", cells)
         check_texts(config.reason_texts, models)
-        self._noise = self._noise_of_training()
-
-    def _noise_of_training(self) -> ClippedNoise | None:
-        """Return the noise that the run had on embeddings, or refuse to go without."""
-        shown = self._record.runs[0]["shown"]
-        if (told := shown.get("noise")) is None:
-            if self._config.has_noise:
-                raise ConfigError(
-                    "With noise on embeddings in its config a party must predict with "
-                    "a model that had noise in training. Got one without."
-                )
-            return None
-        if self._config.policy.reasons == "features":
+        noise = record.runs[0]["shown"].get("noise")  # that embeddings had in training
+        if noise is None and config.has_noise:
+            raise ConfigError(
+                "With noise on embeddings in its config a party must predict with a "
+                "model that had noise in training. Got one without."
+            )
+        if noise is not None and config.policy.reasons == "features":
             raise ConfigError(
                 "The policy's 'reasons' must be none or home with noise on embeddings, "
                 "which is not on reasons. Got features."
             )
-        return ClippedNoise(**told)
+        self._noise = None if noise is None else ClippedNoise(**noise)
 
     def checked(self, message: control.Open) -> str:
         """Return the digest of what a server asks for, or refuse another model."""
@@ -132,7 +123,7 @@ class PartyModels:
             raise self._other(
                 "another fusion network", "the one that its own was trained with"
             )
-        digests = [digest_of(self._part(seed)) for seed in seeds]
+        digests = [digest_of(part_of(self._record, self._folder, s)) for s in seeds]
         if digests != [one[self._name] for one in models]:
             raise self._other("another network", "the one that training left")
         return digest_together(digests)
@@ -141,15 +132,19 @@ class PartyModels:
         sentence = f"Party '{self._name}' must be used with {must}. Got {got}."
         return ConfigError(sentence, public=sentence)
 
-    def _part(self, seed: int) -> Path:
-        return part_of(self._record, self._folder, seed)
-
     def parts(self, seeds: Sequence[int]) -> list[tuple[FittedParty, Path]]:
         """Return the model of each seed, and the folder that it is in."""
-        return [(_fitted(self._config, seed), self._part(seed)) for seed in seeds]
+        return [
+            (_fitted(self._config, seed), part_of(self._record, self._folder, seed))
+            for seed in seeds
+        ]
 
     def opened(self, message: control.Open, secret: bytes) -> OpenModel:
-        """Return the model of some seeds, noise on its embeddings as in training."""
+        """Return the model of some seeds, noise on its embeddings as in training.
+
+        The noise of a row is keyed by its id and its values: the same whenever it is
+        asked for, and whichever other rows are in the table.
+        """
         models = [_fitted(self._config, seed) for seed in message.seeds]
         model = merge_parties(models) if len(models) > 1 else models[0]
         none = np.zeros(self._frame.n_rows, dtype=np.bool_)
@@ -159,31 +154,23 @@ class PartyModels:
         seed = SECRET + int.from_bytes(keys.derive(secret, "noise"), "big")
         guard = EmbeddingGuard(noise, self._name, seed)
         parts = torch.split(h, [one.n_components for one in models], dim=1)
-        names = zip(parts, message.seeds, strict=True)
-        h = torch.cat([self._released(guard, *part) for part in names], dim=1)
-        releases = (noise.releases(len(models)),)
-        how = (releases, noise.adjacency, noise.covers)
-        spent = Spend("noise on embeddings", *how)
-        return OpenModel(message, h, has_splits, none, spent)
-
-    def _released(self, guard: EmbeddingGuard, h: Tensor, seed: int) -> Tensor:
-        """Return the embeddings of a seed's model as they may leave.
-
-        The noise of a row is keyed by its id and its values: the same whenever it is
-        asked for, and whichever other rows are in the table.
-        """
-        run, ids = self._record.header["run"], self._ids
-        return guard.release_by_row(h, "predict", run, seed, ids=ids)
-
-    def _encode(self, model: FittedParty) -> Tensor:
-        """Return all rows of the table as the network takes them."""
-        matrix, _ = model.encoding.apply(self._frame)
-        weights = model.net.input_weights
-        return torch.as_tensor(matrix, dtype=weights.dtype)
+        run = self._record.header["run"]
+        noisy = [
+            guard.release_by_row(part, "predict", run, seed, ids=self._ids)
+            for part, seed in zip(parts, message.seeds, strict=True)
+        ]
+        spend = Spend(
+            "noise on embeddings",
+            (noise.releases(len(models)),),
+            noise.adjacency,
+            noise.covers,
+        )
+        return OpenModel(message, torch.cat(noisy, dim=1), has_splits, none, spend)
 
     def _embed(self, model: FittedParty) -> Tensor:
         """Return the embeddings of all rows; answers are looked up in them."""
-        x = self._encode(model)
+        cells, _ = model.encoding.apply(self._frame)
+        x = torch.as_tensor(cells, dtype=model.net.input_weights.dtype)
         starts = range(0, len(x), ROWS_AT_ONCE)
         with torch.no_grad():
             parts = [model.net(x[start : start + ROWS_AT_ONCE]) for start in starts]

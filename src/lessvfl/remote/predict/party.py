@@ -10,7 +10,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,13 @@ from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, table_of
 from lessvfl.remote.home import hold, versions
 from lessvfl.remote.policy import PolicyChecker
+from lessvfl.remote.predict import reasons
 from lessvfl.remote.predict.journal import PREDICT, Journal, rows_lately
 from lessvfl.remote.predict.models import (
     OpenModel,
     PartyModels,
     record_of,
     texts_in_training,
-)
-from lessvfl.remote.predict.reasons import (
-    MOST_AT_ONCE,
-    PartyReasons,
-    home_file,
 )
 from lessvfl.remote.price import Price
 from lessvfl.remote.requests import in_a_sentence
@@ -92,7 +88,7 @@ class PredictingParty:
         try:
             self.checker = PolicyChecker(name, config.policy)
             self.frame, self._ids = _allowed(config, frame, ids)
-            self.told = AccountBudget(self.folder, self.checker, self._ids)
+            self.all_runs = AccountBudget(self.folder, self.checker, self._ids)
             lately = rows_lately(self.folder / JOURNAL, config.policy.predict_rate)
             path = self.folder / "predicted.safetensors"
             self.budget = PredictionBudget(path, self.checker, lately)
@@ -124,13 +120,13 @@ class PredictingParty:
         if self._ids is None:
             return None
         asked = Ids(ids, self._ids.column)
-        own, others = (
+        mine, others = (
             {item.partition(":")[2] for item in some.items}
             for some in (self._ids, asked)
         )
-        if got := rewritten(others, own):
+        if got := rewritten(others, mine):
             return got
-        return "Got none" if own.isdisjoint(others) else None
+        return "Got none" if mine.isdisjoint(others) else None
 
     def hello(self) -> control.Hello:
         """Return how this party greets."""
@@ -162,19 +158,14 @@ class PredictingParty:
             control.Align: self._alignment_due(),
             control.Ask: Bound(PLACE_BYTES * n_rows),
             control.Explain: Bound((PLACE_BYTES + SLOPE_BYTES * width) * n_rows),
-            messages.Query: self._query_due(n_rows),
+            # A step with hidden paths, where the policy has them.
+            messages.Query: Bound(
+                complaint=lambda fields, specs: str(self._not_allowed("fed-eini"))
+            ),
         }
-        return requests("predicting", bounds)
-
-    def _query_due(self, n_rows: int) -> Bound:
-        """Return the bound of a step with hidden paths, where the policy has them."""
         if "fed-eini" in self.config.policy.predict_inference:
-            return query(n_rows, self.config.policy.memory)
-
-        def complaint(fields: codec.Fields, specs: codec.Specs) -> str:
-            return str(self._not_allowed("fed-eini"))
-
-        return Bound(complaint=complaint)
+            bounds[messages.Query] = query(n_rows, self.config.policy.memory)
+        return requests("predicting", bounds)
 
     def _alignment_due(self) -> Bound:
         """Return the bound of a message of an alignment, at first by the policy."""
@@ -213,7 +204,6 @@ class PredictingParty:
     def _handle(self, message: Any) -> Any:
         match message:
             case control.Open():
-                self._count_open()
                 return self._open(message)
             case control.Align(data):
                 return self._align(data)
@@ -231,21 +221,10 @@ class PredictingParty:
     # ------------------------------------------------------------------ model and table
 
     def _open(self, message: control.Open) -> control.Agreed:
-        """Load the model of some seeds, if it belongs to the server's network."""
-        own = self.models.checked(message)
-        at, secret = self.state, self.budget.secret
-        if isinstance(at, Connected) and at.said.message.seeds == message.seeds:
-            model = dataclasses.replace(at.said, message=message)  # as it is in use
-        else:
-            model = self.models.opened(message, secret)
-        self.state = self._resumed(model)
-        self._note("asked", "open")
-        log.info("answers predictions of %s", _seed_words(message.seeds))
-        is_aligned = isinstance(self.state, Aligned)
-        return control.Agreed({"model": own, "aligned": is_aligned})
+        """Load the model of some seeds, if it belongs to the server's network.
 
-    def _count_open(self) -> None:
-        """Count that a model is loaded: the whole table goes through its network."""
+        The whole table goes through its network, so this is not done at every request.
+        """
         now = time.monotonic()
         if len(self._opens) == OPENS and self._opens[0] > now - MINUTE:
             raise PolicyError(
@@ -253,15 +232,27 @@ class PredictingParty:
                 "Got one request more."
             )
         self._opens.append(now)
+        digest = self.models.checked(message)
+        at, secret, seeds = self.state, self.budget.secret, message.seeds
+        if isinstance(at, Connected) and at.said.message.seeds == seeds:
+            model = dataclasses.replace(at.said, message=message)  # as it is in use
+        else:
+            model = self.models.opened(message, secret)
+        self.state = Connected(model)
+        path = self._rows_path(model)
+        if path.is_file():  # this session had begun, perhaps with another table
+            known = read_state(path)
+            if known.values["table"] == self._table():
+                self.state = Aligned(model, known.tensors["rows"].numpy())
+        self._note("asked", "open")
+        one_or_more = f"seed {seeds[0]}"
+        if len(seeds) > 1:
+            one_or_more = f"{len(seeds)} seeds together"
+        log.info("answers predictions of %s", one_or_more)
+        is_aligned = isinstance(self.state, Aligned)
+        return control.Agreed({"model": digest, "aligned": is_aligned})
 
     # ---------------------------------------------------------------------------- rows
-
-    def _secret(self) -> bytes:
-        """Return what alignments of this table are derived from.
-
-        The same hello has the same answer, which tells nobody more than the first time.
-        """
-        return keys.derive(self.budget.secret, "table", self._table().encode())
 
     def _align(self, message: bytes) -> control.Align | control.Agreed:
         """Answer the server's messages; take the common rows from the last."""
@@ -271,9 +262,14 @@ class PredictingParty:
                 f"Party '{self.name}' must be told which model first. Got an alignment."
             )
         self.state = Connected(at.said)  # a message that fails ends the alignment
-        own = (self.name, self.config.align)
-        how = (self._new_aligner, self._guard)
-        rows = answer_alignment(*own, at, message, *how)
+        rows = answer_alignment(
+            self.name,
+            self.config.align,
+            at,
+            message,
+            new_aligner=self._new_aligner,
+            guard=self._guard,
+        )
         if isinstance(rows, tuple):
             self.state, answer = rows
             return answer
@@ -288,28 +284,32 @@ class PredictingParty:
         return control.Agreed()
 
     def _new_aligner(self) -> PartyAligner:
+        """Return its side of an alignment, by a secret of this table.
+
+        The same hello has the same answer, which tells nobody more than the first time.
+        """
+        secret = keys.derive(self.budget.secret, "table", self._table().encode())
         return PartyAligner(
-            self.config.align, self._ids, self.frame.n_rows, secret=self._secret()
+            self.config.align, self._ids, self.frame.n_rows, secret=secret
         )
 
     @contextlib.contextmanager
     def _guard(self, model: OpenModel, n_heard: int, message: bytes) -> Iterator[None]:
-        """Charge for an alignment, and again if the server breaks its rules."""
+        """Charge for an alignment, and again if the server breaks its rules.
+
+        A greeting that is the last one again costs nothing.
+        """
         if n_heard == 0:
-            self._pay(message, model)
+            about = self._table().encode() + b"\n" + message
+            if self.budget.alignment(hashlib.sha256(about).hexdigest()):
+                self._write_down(model, "align", 0)
+            else:
+                self._note("asked", "align")
         try:
             yield
         except ProtocolError:
             self.budget.forget()
             raise
-
-    def _pay(self, hello: bytes, model: OpenModel) -> None:
-        """Charge for a greeting, unless it is the last one again."""
-        asked = hashlib.sha256(self._table().encode() + b"\n" + hello).hexdigest()
-        if self.budget.alignment(asked):
-            self._write_down(model, "align", 0)
-        else:
-            self._note("asked", "align")
 
     def _rows_path(self, model: OpenModel) -> Path:
         return self.folder / "sessions" / f"{model.message.session}.safetensors"
@@ -319,15 +319,6 @@ class PredictingParty:
         if self._ids is None:
             return f"{self.frame.n_rows} rows without ids"
         return self._ids.fingerprint()
-
-    def _resumed(self, model: OpenModel) -> Connected[OpenModel]:
-        """Return a session, with its rows if this table was aligned in it before."""
-        path = self._rows_path(model)
-        if path.is_file():
-            known = read_state(path)
-            if known.values["table"] == self._table():
-                return Aligned(model, known.tensors["rows"].numpy())
-        return Connected(model)
 
     # ------------------------------------------------------------------------- answers
 
@@ -339,7 +330,7 @@ class PredictingParty:
             new = np.unique(rows[~model.sent[rows]])
             self._charge(model, rows, len(new))
             if len(new):
-                self._tell(model, new)
+                self._pay_for(model, new)
             model.sent[rows] = True
         h = model.h[torch.from_numpy(rows)]
         return messages.Embedding("predict", messages.Block(h))
@@ -382,8 +373,8 @@ class PredictingParty:
             )
         # Every time: another sum may be of other weights than the last.
         self._charge(model, rows, len(rows))
-        said = model.h[torch.from_numpy(rows)].T > HALF
-        paths = PathParty(self.name, said.numpy())
+        splits = model.h[torch.from_numpy(rows)].T > HALF
+        paths = PathParty(self.name, splits.numpy())
         answer = paths.answer(PathStep.KEYS, arrays[1:])
         n_sums = paths.n_sums
         self._spend(rows, Amounts(n_sums, BITS * n_sums, predictions=1))
@@ -401,29 +392,27 @@ class PredictingParty:
                 f"Party '{self.name}' explains rows that it has been asked to predict "
                 "since its start. Got others, or none."
             )
-        if len(rows) > MOST_AT_ONCE:
+        if len(rows) > reasons.MOST_AT_ONCE:
             raise PolicyError(
-                f"Party '{self.name}' explains {MOST_AT_ONCE:,} rows at a time. Got "
-                f"{len(rows):,}."
+                f"Party '{self.name}' explains {reasons.MOST_AT_ONCE:,} rows at a "
+                f"time. Got {len(rows):,}."
             )
-        parts = self.models.parts(seeds)
-        reasons = PartyReasons.read(parts, self.config.reason_texts)
+        parts = reasons.read_parts(self.models.parts(seeds))
         self.budget.reasons(len(rows))
         what = TOLD if telling == "features" else "reasons at home"
         self._write_down(model, what, len(rows))
-        found = reasons.split(self.frame.take(rows), asked.slopes)
+        shares = reasons.split(parts, self.frame.take(rows), asked.slopes)
         whom = [str(row) for row in rows.tolist()]
         if self._ids is not None:  # a type stands before each, as in t:person-5
-            items = self._ids.items
-            whom = [items[row].partition(":")[2] for row in rows.tolist()]
-        reasons.keep(self.folder / home_file(seeds), whom, found)
-        reasons.draw(self.folder, seeds, self.frame, asked.slopes)
+            whom = [self._ids.item(row).partition(":")[2] for row in rows.tolist()]
+        reasons.keep(self.folder / reasons.home_file(seeds), whom, shares)
+        reasons.draw(parts, self.folder, seeds, self.frame, asked.slopes)
         if telling == "home":
             return control.Agreed()
-        told = reasons.told(found, asked.most)
-        n_values = told.values.shape[1]
+        answer = reasons.largest(shares, asked.most, self.config.reason_texts)
+        n_values = answer.values.shape[1]
         self._spend(rows, Amounts(n_values, BITS * n_values))
-        return told
+        return answer
 
     def _check_inference(self, how: Inference) -> None:
         if how not in self.config.policy.predict_inference:
@@ -461,7 +450,7 @@ class PredictingParty:
         else:  # the same numbers again
             self._note("asked", "predict again")
 
-    def _tell(self, model: OpenModel, rows: NDArray[np.int64]) -> None:
+    def _pay_for(self, model: OpenModel, rows: NDArray[np.int64]) -> None:
         """Charge for embeddings of rows; the same one of a row is charged once a model.
 
         Without ids all rows of this very table are one answer.
@@ -471,10 +460,9 @@ class PredictingParty:
         gaussian, _ = spent_by(() if model.spent is None else model.spent.releases)
         more = Amounts(n, bits * n, gaussian, predictions=1)
         about = model.message.model.encode()
+        answers: Iterable[bytes] = (about + h[row].tobytes() for row in rows.tolist())
         if self._ids is None:
-            answers: Iterable[bytes] = [about + hashlib.sha256(h.tobytes()).digest()]
-        else:
-            answers = (about + h[row].tobytes() for row in rows.tolist())
+            answers = [about + hashlib.sha256(h.tobytes()).digest()]
         most = self._spend(rows, more, answers)
         price = Price.of(model.spent, most, self.config.policy)
         if price is not None and not model.sent.any():
@@ -487,8 +475,8 @@ class PredictingParty:
         answers: Iterable[bytes] | None = None,
     ) -> Most:
         """Charge for what is told of rows, or refuse it."""
-        what = "predictions"
-        return self.told.charge(self.told.of(rows, more, answers), what)
+        charge = self.all_runs.of(rows, more, answers)
+        return self.all_runs.charge(charge, "predictions")
 
     def _write_down(self, model: OpenModel, asked: str, n_rows: int) -> None:
         """Write a request to the operator's journal, before it is answered."""
@@ -501,26 +489,22 @@ class PredictingParty:
         self._journal.count({how: what, "rows": 0})
 
 
-def _seed_words(seeds: Sequence[int]) -> str:
-    return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds together"
-
-
 def _allowed(
     config: PartyConfig, frame: Frame, ids: NDArray[Any] | None
 ) -> tuple[Frame, Ids | None]:
     """Return the rows that may be predicted, those in the policy's file of ids."""
-    own = None if ids is None else Ids(ids, config.id or "id")
+    every = None if ids is None else Ids(ids, config.id or "id")
     if config.policy.predict_ids is None:
-        return frame, own
-    if own is None or ids is None or config.id is None:
+        return frame, every
+    if every is None or config.id is None:
         raise ConfigError(
             "The policy's 'predict_ids' needs a column of ids: 'id' must name it. Got "
             "none."
         )
     named = set(Ids(data.load_ids(Path(config.policy.predict_ids), config.id)).items)
-    rows = np.array([i for i, item in enumerate(own.items) if item in named])
+    rows = np.array([i for i, item in enumerate(every.items) if item in named])
     if len(rows) == 0:
         raise ConfigError(
             "The policy's 'predict_ids' must name rows of the table. Got none of them."
         )
-    return frame.take(rows), Ids(ids[rows], config.id)
+    return frame.take(rows), every.take(rows)

@@ -12,9 +12,8 @@ import csv
 import hashlib
 import logging
 import math
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from lessvfl.data import Frame
-from lessvfl.errors import (
-    ConfigError,
-    PartyLostError,
-    PolicyError,
-    ProtocolError,
-)
+from lessvfl.errors import ConfigError, PartyLostError, PolicyError, ProtocolError
 from lessvfl.explanation.effects import effect_curves
 from lessvfl.explanation.reasons import FeatureShares
 from lessvfl.explanation.shapley import Background
 from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.background import read_background
-from lessvfl.remote.predict.aligned import Send
+from lessvfl.remote.predict.journal import open_private
 from lessvfl.run.ensemble import merge_parties
 from lessvfl.run.fitted import FittedParty
 from lessvfl.run.reasons import ServerReasons, features_of
@@ -51,6 +45,8 @@ FORMULA = "=+-@ "  # a cell of a table must not begin with
 
 log = logging.getLogger(__name__)
 
+Send = Callable[[Mapping[PartyId, Any]], Mapping[PartyId, Any]]
+
 
 def check_texts(texts: Mapping[str, str], models: Sequence[FittedParty]) -> None:
     """Refuse texts for features that a party does not have."""
@@ -63,114 +59,106 @@ def check_texts(texts: Mapping[str, str], models: Sequence[FittedParty]) -> None
             )
 
 
-class PartyReasons:
-    """A party's networks of the seeds that predict, and the reasons that they give.
+# A seed's model and the rows that others are compared with, which training left.
+Part = tuple[FittedParty, Background | None]
 
-    Components of several seeds stand side by side, so that what a feature adds is the
-    sum over seeds.
-    """
 
-    def __init__(
-        self,
-        parts: Sequence[tuple[FittedParty, Background | None]],
-        texts: Mapping[str, str],
-    ) -> None:
-        self._parts, self._texts = parts, texts
-
-    @classmethod
-    def read(
-        cls, parts: Sequence[tuple[FittedParty, Path]], texts: Mapping[str, str]
-    ) -> PartyReasons:
-        """Take up what training left of each seed, or refuse to give reasons."""
-        found = [(party, read_background(folder)) for party, folder in parts]
-        for party, background in found:
-            if background is None and party.constant is None:
-                raise PolicyError(
-                    f"Party '{party.name}' gives reasons for what networks predict "
-                    "that were evaluated in training. Got another model."
-                )
-        if all(party.constant is not None for party, _ in found):
+def read_parts(parts: Sequence[tuple[FittedParty, Path]]) -> list[Part]:
+    """Take up what training left in the folder of each seed, or refuse reasons."""
+    read = [(party, read_background(folder)) for party, folder in parts]
+    for party, background in read:
+        if background is None and party.constant is None:
             raise PolicyError(
-                f"Party '{found[0][0].name}' gives no reasons: it kept no feature. Got "
-                "a request for some."
+                f"Party '{party.name}' gives reasons for what networks predict that "
+                "were evaluated in training. Got another model."
             )
-        return cls(found, texts)
-
-    def split(self, rows: Frame, slopes: NDArray[np.float32]) -> FeatureShares:
-        """Return what every feature adds to these rows."""
-        sizes = [party.n_components for party, _ in self._parts]
-        if slopes.shape[1] != sum(sizes):
-            sentence = (
-                f"Party '{self._parts[0][0].name}' must be sent {sum(sizes)} slopes a "
-                f"row. Got {slopes.shape[1]}."
-            )
-            raise ProtocolError.told(sentence)
-        added: dict[str, NDArray[np.float64]] = {}
-        every = torch.split(torch.from_numpy(slopes).double(), sizes, dim=1)
-        for (party, background), own in zip(self._parts, every, strict=True):
-            if background is not None:  # else it kept nothing, and adds nothing
-                found = features_of(party, party.encoded(rows), background, own)
-                for name, values in zip(found.names, found.values.T, strict=True):
-                    added[name] = added.get(name, 0.0) + values
-        return FeatureShares(tuple(added), np.stack([*added.values()], axis=1))
-
-    def told(self, found: FeatureShares, most: int) -> control.Explained:
-        """Name the features that added most to each row, in each direction."""
-        n_features = len(found.names)
-        most = min(most, n_features)
-        order = np.argsort(found.values, axis=1, kind="stable")
-        places = np.concatenate([order[:, ::-1][:, :most], order[:, :most]], axis=1)
-        values = np.take_along_axis(found.values, places, axis=1)
-        up = np.arange(2 * most) < most
-        fits = np.where(up, values > 0, values < 0)
-        used = np.unique(places[fits])
-        number = np.full(n_features + 1, -1, dtype=np.int32)
-        number[used] = np.arange(len(used))
-        names = tuple(found.names[place] for place in used.tolist())
-        return control.Explained(
-            names,
-            tuple(self._texts.get(name, "") for name in names),
-            np.where(fits, number[places], -1).astype(np.int32),
-            np.where(fits, values, 0.0).astype(np.float32),
+    if all(party.constant is not None for party, _ in read):
+        raise PolicyError(
+            f"Party '{read[0][0].name}' gives no reasons: it kept no feature. Got a "
+            "request for some."
         )
+    return read
 
-    def keep(self, path: Path, ids: Sequence[str], found: FeatureShares) -> None:
-        """Add what every feature adds to a file of the party's own."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        with open(
-            path,
-            "a",
-            newline="",
-            encoding="utf-8",
-            opener=lambda path, flags: os.open(path, flags, 0o600),
-        ) as file:
-            lines = csv.writer(file)
-            if not file.tell():
-                lines.writerow(["time", "id", *found.names])
-            for id_, values in zip(ids, found.values.tolist(), strict=True):
-                lines.writerow([now, id_, *(f"{value:.6g}" for value in values)])
 
-    def draw(
-        self,
-        folder: Path,
-        seeds: Sequence[int],
-        table: Frame,
-        slopes: NDArray[np.float32],
-    ) -> None:
-        """Draw the curves of effects anew, by the mean slopes of all rows so far."""
-        path, n_rows = folder / EFFECTS, len(slopes)
-        mean = slopes.mean(axis=0, dtype=np.float64)
-        known = read_json(path) if path.is_file() else {}
-        if known.get("seeds") == [*seeds] and len(known["slopes"]) == len(mean):
-            n_rows += known["rows"]
-            mean += (np.array(known["slopes"]) - mean) * (known["rows"] / n_rows)
-        models = [party for party, _ in self._parts]
-        whole = merge_parties(models) if len(models) > 1 else models[0]
-        curves = effect_curves(
-            whole.encoding, whole.embed, table, torch.from_numpy(mean)
+def split(
+    parts: Sequence[Part], rows: Frame, slopes: NDArray[np.float32]
+) -> FeatureShares:
+    """Return what every feature adds to these rows, in the sum over seeds.
+
+    `slopes` of a row are those of all components, which stand side by side.
+    """
+    sizes = [party.n_components for party, _ in parts]
+    if slopes.shape[1] != sum(sizes):
+        sentence = (
+            f"Party '{parts[0][0].name}' must be sent {sum(sizes)} slopes a "
+            f"row. Got {slopes.shape[1]}."
         )
-        found = {"seeds": [*seeds], "rows": n_rows, "slopes": mean.tolist()}
-        write_json(path, found | {"curves": curves}, mode=0o600)
+        raise ProtocolError.told(sentence)
+    added: dict[str, NDArray[np.float64]] = {}
+    every = torch.split(torch.from_numpy(slopes).double(), sizes, dim=1)
+    for (party, background), of_seed in zip(parts, every, strict=True):
+        if background is not None:  # else it kept nothing, and adds nothing
+            one = features_of(party, party.encoded(rows), background, of_seed)
+            for name, values in zip(one.names, one.values.T, strict=True):
+                added[name] = added.get(name, 0.0) + values
+    return FeatureShares(tuple(added), np.stack([*added.values()], axis=1))
+
+
+def largest(
+    shares: FeatureShares, most: int, texts: Mapping[str, str]
+) -> control.Explained:
+    """Name the features that added most to each row, in each direction."""
+    n_features = len(shares.names)
+    most = min(most, n_features)
+    order = np.argsort(shares.values, axis=1, kind="stable")
+    places = np.concatenate([order[:, ::-1][:, :most], order[:, :most]], axis=1)
+    values = np.take_along_axis(shares.values, places, axis=1)
+    up = np.arange(2 * most) < most
+    fits = np.where(up, values > 0, values < 0)
+    used = np.unique(places[fits])
+    number = np.full(n_features + 1, -1, dtype=np.int32)
+    number[used] = np.arange(len(used))
+    names = tuple(shares.names[place] for place in used.tolist())
+    return control.Explained(
+        names,
+        tuple(texts.get(name, "") for name in names),
+        np.where(fits, number[places], -1).astype(np.int32),
+        np.where(fits, values, 0.0).astype(np.float32),
+    )
+
+
+def keep(path: Path, ids: Sequence[str], shares: FeatureShares) -> None:
+    """Add what every feature adds to a file of the party's own."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    with open(path, "a", newline="", encoding="utf-8", opener=open_private) as file:
+        lines = csv.writer(file)
+        if not file.tell():
+            lines.writerow(["time", "id", *shares.names])
+        for id_, values in zip(ids, shares.values.tolist(), strict=True):
+            lines.writerow([now, id_, *(f"{value:.6g}" for value in values)])
+
+
+def draw(
+    parts: Sequence[Part],
+    folder: Path,
+    seeds: Sequence[int],
+    table: Frame,
+    slopes: NDArray[np.float32],
+) -> None:
+    """Draw the curves of effects anew, by the mean slopes of all rows so far."""
+    path, n_rows = folder / EFFECTS, len(slopes)
+    mean = slopes.mean(axis=0, dtype=np.float64)
+    known = read_json(path) if path.is_file() else {}
+    if known.get("seeds") == [*seeds] and len(known["slopes"]) == len(mean):
+        n_rows += known["rows"]
+        mean += (np.array(known["slopes"]) - mean) * (known["rows"] / n_rows)
+    models = [party for party, _ in parts]
+    whole = merge_parties(models) if len(models) > 1 else models[0]
+    curves = effect_curves(
+        whole.encoding, whole.embed, table, torch.from_numpy(mean)
+    )
+    about = {"seeds": [*seeds], "rows": n_rows, "slopes": mean.tolist()}
+    write_json(path, about | {"curves": curves}, mode=0o600)
 
 
 def home_file(seeds: Sequence[int]) -> str:
@@ -187,10 +175,10 @@ def home_file(seeds: Sequence[int]) -> str:
 # ------------------------------------------------------------------------ at the server
 
 
-def parts_of(found: ServerReasons) -> list[ServerReasons]:
+def parts_of(whole: ServerReasons) -> list[ServerReasons]:
     """Return what is predicted for rows in the parts that parties are asked about."""
-    starts = range(0, len(found.z), ROWS_AT_ONCE)
-    return [found.take(slice(start, start + ROWS_AT_ONCE)) for start in starts]
+    starts = range(0, len(whole.z), ROWS_AT_ONCE)
+    return [whole.take(slice(start, start + ROWS_AT_ONCE)) for start in starts]
 
 
 def reasons_due(asked: control.Explain) -> Bound:
@@ -212,7 +200,7 @@ def reasons_due(asked: control.Explain) -> Bound:
     return Bound(REASON_BYTES * n_rows * most, complaint)
 
 
-def told_by(reply: control.Explained, unit: float = 1.0) -> FeatureShares:
+def shares_of(reply: control.Explained, unit: float = 1.0) -> FeatureShares:
     """Return what an answer says about its rows, in the unit of labels.
 
     It stays with the server: parties are asked in that of the network.
@@ -222,11 +210,11 @@ def told_by(reply: control.Explained, unit: float = 1.0) -> FeatureShares:
         texts.setdefault(_clean(name), _clean(text))
     place = {name: at for at, name in enumerate(texts)}
     values = np.full((len(reply.places), len(place)), np.nan)
-    own = np.array([place[_clean(name)] for name in reply.names], dtype=np.int64)
+    column = np.array([place[_clean(name)] for name in reply.names], dtype=np.int64)
     row, at = np.nonzero(reply.places >= 0)
-    values[row, own[reply.places[row, at]]] = unit * reply.values[row, at]
-    said = {name: text for name, text in texts.items() if text}
-    return FeatureShares(tuple(texts), values, said)
+    values[row, column[reply.places[row, at]]] = unit * reply.values[row, at]
+    quoted = {name: text for name, text in texts.items() if text}
+    return FeatureShares(tuple(texts), values, quoted)
 
 
 def _clean(text: str) -> str:
@@ -246,19 +234,19 @@ def ask_why(
     A party that fails to is a reason as a whole: asked again, others would be charged
     again.
     """
-    told: list[dict[PartyId, FeatureShares]] = [{} for _ in asked]
+    shares: list[dict[PartyId, FeatureShares]] = [{} for _ in asked]
     for party in parties:
         try:
             replies = _replies_of(send, party, asked, places, most)
         except (PartyLostError, PolicyError, ProtocolError) as error:
             log.warning("party '%s' gives no reasons: %s", party, error)
             continue
-        for part, own, reply in zip(asked, told, replies, strict=False):
+        for part, by_party, reply in zip(asked, shares, replies, strict=False):
             if isinstance(reply, control.Explained):
-                own[party] = told_by(reply, part.unit)
-        if replies and not any(party in own for own in told):
+                by_party[party] = shares_of(reply, part.unit)
+        if replies and not any(party in by_party for by_party in shares):
             log.info("party '%s' keeps its reasons at home", party)
-    return told
+    return shares
 
 
 def _replies_of(
@@ -275,8 +263,8 @@ def _replies_of(
         if slopes is None:
             return []
         rows = places[start : start + len(slopes)]
-        own = (slopes / part.unit).float().contiguous().numpy()
-        reply = send({party: control.Explain(rows, own, most)})[party]
+        in_net = (slopes / part.unit).float().contiguous().numpy()
+        reply = send({party: control.Explain(rows, in_net, most)})[party]
         if isinstance(reply, control.Declined):
             raise PolicyError(control.printable(reply.reason))
         replies.append(reply)

@@ -9,6 +9,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl import __version__
-from lessvfl.core.hidden_paths import (
-    HiddenPaths,
-    Inference,
-)
+from lessvfl import __version__, data
+from lessvfl.core.hidden_paths import AnswerFormats, HiddenPaths, Inference, PathStep
 from lessvfl.core.lifted import find_factory
+from lessvfl.core.protocol import QueryArrays
 from lessvfl.errors import (
     ConfigError,
     DataError,
@@ -35,17 +34,16 @@ from lessvfl.remote.align import Aligner, Ids, keys
 from lessvfl.remote.align.entries import Positions
 from lessvfl.remote.align.messages import most_offered
 from lessvfl.remote.checkpoint import State, read_state, write_state
-from lessvfl.remote.config import ServerConfig
+from lessvfl.remote.config import ServerConfig, table_of
 from lessvfl.remote.home import hold
-from lessvfl.remote.predict.aligned import (
-    Answers,
-    Session,
-    answer_columns,
-    asked_for,
-)
 from lessvfl.remote.predict.reasons import ask_why, parts_of, reasons_due
 from lessvfl.remote.session import find_common_rows
-from lessvfl.run.fitted import FittedServer, digest_of, digest_together
+from lessvfl.run.fitted import (
+    MODEL_DIGITS,
+    FittedServer,
+    digest_of,
+    digest_together,
+)
 from lessvfl.run.folder import load, model_seeds, part_of
 from lessvfl.run.reasons import ServerReasons
 from lessvfl.run.record import RunRecord
@@ -60,6 +58,53 @@ MOST_RETURNS = 3  # of parties that come back in the middle of one request
 MOST_ROWS = 10_000  # of one exchange; what is longer goes in several
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Predictions of some rows, and the parties that were missing."""
+
+    z: NDArray[Any]  # (n, 1) or (n, C), the outputs of the fusion network
+    missing: tuple[PartyId, ...] = ()
+
+    @property
+    def partial(self) -> bool:
+        """Tell whether the mean of a missing party was used."""
+        return bool(self.missing)
+
+
+@dataclass(frozen=True)
+class Session:
+    """An alignment: its name, the server's ids, the places of the common ones."""
+
+    name: str
+    ids: Ids
+    places: Mapping[str, int] = field(default_factory=dict)
+
+    def with_rows(self, rows: Positions) -> Session:
+        """Return the session with these of its ids as the common ones, in order."""
+        items = self.ids.items
+        log.info("%d of %d ids are common to all parties", len(rows), len(items))
+        places = {items[row]: place for place, row in enumerate(rows.tolist())}
+        return Session(self.name, self.ids, places)
+
+
+def universe(
+    config: ServerConfig, rows: Path | None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the ids to align, and those to predict.
+
+    Rows that were trained without alignment have their places in the server's table;
+    otherwise only the ids that are asked for are shown to anybody.
+    """
+    if config.id is None:
+        raise ConfigError(
+            "The 'id' setting must name the column of ids to predict with. Got none."
+        )
+    asked = data.load_ids(table_of(config) if rows is None else rows, config.id)
+    if rows is not None and config.align == "none":
+        return data.load_ids(table_of(config), config.id), asked
+    return asked, asked
 
 
 class Predictor:
@@ -90,8 +135,8 @@ class Predictor:
             )
         self.seeds = model_seeds(self.record, seed)
         code = config.settings.get("fusion_net")  # its own word, not the folder's
-        given = None if code is None else find_factory(code)
-        self.model: FittedServer = load(self.folder, seed, fusion_net=given)
+        factory = None if code is None else find_factory(code)
+        self.model: FittedServer = load(self.folder, seed, fusion_net=factory)
         if self.model.decision is not None:
             log.info("applies %s, as kept", self.model.decision.words)
         if allow_missing and inference == "fed-eini":
@@ -108,7 +153,7 @@ class Predictor:
             run["models"] for run in self.record.runs if run["seed"] in self.seeds
         ]
         self._digests = {
-            party: digest_together([own[party] for own in models])
+            party: digest_together([digests[party] for digests in models])
             for party in self.model.party_names
         }
         self.parties = [
@@ -152,7 +197,8 @@ class Predictor:
         bounds: dict[type, Bound] = {}
         match request:
             case control.Ask(rows):
-                shape, dtype = (len(rows), self._sizes[party]), self._dtype
+                shape = (len(rows), self._sizes[party])
+                dtype = self.model.fusion.input_weights.dtype
                 block = BlockShape(shape, dtype, 8 * dtype.itemsize)
                 bounds[messages.Embedding] = embedding(block, "predict", False)
             case messages.Query(stage, expects=expects):
@@ -165,10 +211,6 @@ class Predictor:
                 most = most_offered(config.align, self._n_ids, config.most_ids)
                 bounds[control.Align] = Bound(most)
         return replies(request, bounds)
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self.model.fusion.input_weights.dtype
 
     # ---------------------------------------------------------------------- the session
 
@@ -224,7 +266,20 @@ class Predictor:
         session = Session(keys.derive(secret, "session", about)[:16].hex(), ids)
         self._opened.clear()
         self._open_all(session)
-        rows = self._align(ids, keys.derive(secret, "ids", facts["ids"].encode()))
+        self._n_ids = len(ids)
+        aligner = Aligner(
+            self.config.align,
+            ids,
+            len(ids),
+            secret=keys.derive(secret, "ids", facts["ids"].encode()),
+            min_common=1,
+            min_share=0.0,
+        )
+        rows = np.arange(len(ids))
+        if self.parties:
+            send, cut_off, take = self._send, self.hub.cut_off, aligner.take
+            rows = find_common_rows(aligner, self.parties, send, cut_off, take)
+            self._opened.update(self.parties)
         named = {"rows": torch.from_numpy(np.ascontiguousarray(rows))}
         self._write(secret, session, named)
         return session.with_rows(rows)
@@ -244,8 +299,7 @@ class Predictor:
 
     def _open_all(self, session: Session) -> bool:
         """Have all parties join a session; tell whether all know its rows."""
-        knows = [self._open(party, session) for party in self.parties]
-        return all(knows)
+        return all([self._open(party, session) for party in self.parties])
 
     def _open(self, party: PartyId, session: Session) -> bool:
         """Have a party join a session; tell whether it knows the rows."""
@@ -268,31 +322,13 @@ class Predictor:
             self._opened.add(party)
         return aligned
 
-    def _align(self, ids: Ids, secret: bytes) -> Positions:
-        """Find the common rows with every party."""
-        self._n_ids = len(ids)
-        aligner = Aligner(
-            self.config.align,
-            ids,
-            len(ids),
-            secret=secret,
-            min_common=1,
-            min_share=0.0,
-        )
-        if not self.parties:
-            return np.arange(len(ids))
-        send, cut_off = self._send, self.hub.cut_off
-        rows = find_common_rows(aligner, self.parties, send, cut_off, aligner.take)
-        self._opened.update(self.parties)
-        return rows
-
     def _send(self, requests: Mapping[PartyId, Any]) -> dict[PartyId, Any]:
         """Exchange messages; raise an error with the sentence of one that declines."""
         replies = self.hub.send(requests)
         for party, reply in replies.items():
             if isinstance(reply, control.Declined):
-                said = control.printable(reply.reason)
-                raise PolicyError(f"Party '{party}' declines: {said}")
+                why = control.printable(reply.reason)
+                raise PolicyError(f"Party '{party}' declines: {why}")
         return replies
 
     # ---------------------------------------------------------------------- the answers
@@ -324,10 +360,18 @@ class Predictor:
             answers, why = self.explain(places, reasons)
         else:
             answers = self.predict(places)
-        columns = answer_columns(self.model, self.digest, answers) | why
+        model, n_rows = self.model, len(places)
+        columns = {"prediction": model.answers(answers.z)}
+        if model.task != "regression":
+            for prefix, shares in model.shares(answers.z).items():
+                for place, name in enumerate(model.label_names):
+                    columns[f"{prefix}{name}"] = shares[:, place]
+        columns["partial"] = np.full(n_rows, answers.partial)
+        columns["model"] = np.full(n_rows, self.digest[:MODEL_DIGITS])
         at = np.setdiff1d(np.arange(len(ids)), missing).tolist()
         table: dict[str, list[Any]] = {self._session.ids.column: [*ids]}
-        for name, cells in columns.items():
+        lists = {name: values.tolist() for name, values in columns.items()}
+        for name, cells in (lists | why).items():
             table[name] = [None] * len(ids)
             for place, value in zip(at, cells, strict=True):
                 table[name][place] = value
@@ -336,7 +380,12 @@ class Predictor:
     def predict(self, places: Positions) -> Answers:
         """Return what is predicted for the rows at these places."""
         if self._paths is not None:
-            return Answers(self._predict_hidden(self._paths, places))
+            size = min(MOST_ROWS, self._paths.rows_at_once)
+            batches = [
+                self._batch_hidden(self._paths, places[start : start + size])
+                for start in range(0, len(places), size)
+            ]
+            return Answers(np.concatenate(batches))
         parts, missing = [], set()
         for start in range(0, len(places), MOST_ROWS):
             some = places[start : start + MOST_ROWS]
@@ -364,27 +413,40 @@ class Predictor:
             some = places[start : start + MOST_ROWS]
             blocks, away = self._embed(some)
             missing |= set(away)
-            found = ServerReasons.of(self.model, blocks, means, len(some))
-            parts.append(found.z)
-            asked = parts_of(found)
+            answers = ServerReasons.of(self.model, blocks, means, len(some))
+            parts.append(answers.z)
+            asked = parts_of(answers)
             present = [party for party in self.parties if party not in away]
-            told = ask_why(self.hub.send, present, asked, some, most)
-            for one, own in zip(asked, told, strict=True):
-                for name, cells in one.explanation(own).columns(most).items():
+            shares = ask_why(self.hub.send, present, asked, some, most)
+            for part, by_party in zip(asked, shares, strict=True):
+                for name, cells in part.explanation(by_party).columns(most).items():
                     columns.setdefault(name, []).extend(cells)
         return Answers(np.concatenate(parts), tuple(sorted(missing))), columns
 
-    def _predict_hidden(self, paths: HiddenPaths, places: Positions) -> NDArray[Any]:
-        """Return what is predicted while the paths of rows stay hidden."""
-        parts, size = [], min(MOST_ROWS, paths.rows_at_once)
-        for start in range(0, len(places), size):
-            some = places[start : start + size]
-            parts.append(self._batch_hidden(paths, some))
-        return np.concatenate(parts)
-
     def _batch_hidden(self, paths: HiddenPaths, places: Positions) -> NDArray[Any]:
-        """Predict a batch; a party that is back meanwhile joins, and it begins anew."""
-        take, returns = asked_for(places, self._send), 0
+        """Predict a batch while the paths of its rows stay hidden.
+
+        A party that is back meanwhile joins, and the batch begins anew.
+        """
+        rows = torch.from_numpy(np.ascontiguousarray(places))
+
+        def take(
+            step: PathStep,
+            arrays: Mapping[PartyId, QueryArrays],
+            expects: Mapping[PartyId, AnswerFormats],
+        ) -> dict[PartyId, QueryArrays]:
+            first = (rows,) if step is PathStep.KEYS else ()
+            replies = self._send(
+                {
+                    party: messages.Query(
+                        "predict", step, (*first, *some), tuple(expects[party])
+                    )
+                    for party, some in arrays.items()
+                }
+            )
+            return {party: reply.arrays for party, reply in replies.items()}
+
+        returns = 0
         while True:
             for party, why in self._away().items():
                 raise PartyLostError([party], why)

@@ -33,7 +33,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -50,10 +49,8 @@ from lessvfl.errors import (
     ProtocolError,
 )
 from lessvfl.remote.align.entries import Positions
-from lessvfl.remote.predict.aligned import Answers
 from lessvfl.remote.predict.journal import Journal
-from lessvfl.remote.predict.server import MOST_ROWS, Predictor
-from lessvfl.run.fitted import FittedServer
+from lessvfl.remote.predict.server import MOST_ROWS, Answers, Predictor
 from lessvfl.web import limits, prometheus
 from lessvfl.web.server import WebServer
 from lessvfl.web.site import Page, Site, read_body
@@ -157,19 +154,28 @@ class Worker:
             for aligns, some in itertools.groupby(jobs, lambda job: job.ids is None):
                 if aligns:
                     for job in some:
-                        self._settle([job], self._align)
+                        self._settle([job])
                 else:
                     self._together(self._known(some))
 
     def _known(self, jobs: Iterable[Pending]) -> list[Pending]:
-        """Return the requests whose ids are all aligned; fail the others."""
-        known = []
+        """Return the requests whose ids are all aligned; fail the others.
+
+        What they hear names no id of theirs, unless it is the administrator's.
+        """
+        known, must = [], "All ids must be of aligned rows. Got"
         for job in jobs:
             assert job.ids is not None
             try:
                 job.places, unknown = self.predictor.places(job.ids)
+                if unknown and not job.tells:
+                    raise UnknownIdsError(f"{must} a request with others.")
                 if unknown:
-                    raise _unknown(job, unknown)
+                    raise UnknownIdsError(
+                        f"{must} {len(unknown)} of {len(job.ids)} that are not, as "
+                        f"{job.ids[unknown[0]]!r}; new ones need another alignment "
+                        "(POST /align)."
+                    )
             except LessVFLError as error:
                 job.done.set_exception(error)
             else:
@@ -197,20 +203,17 @@ class Worker:
                     break
                 some += 1
             now, jobs = jobs[:some], jobs[some:]
-            self._settle(now, functools.partial(self._predict, now))
+            self._settle(now)
 
-    def _settle(self, jobs: Sequence[Pending], work: Callable[[], list[Any]]) -> None:
+    def _settle(self, jobs: Sequence[Pending]) -> None:
         """Give every request its answer, or all of them the error."""
         try:
-            answers = work()
-        except PolicyError as error:
-            if len(jobs) > 1:  # one of them asks too much: try each alone
-                for job in jobs:
-                    self._settle([job], functools.partial(self._predict, [job]))
-            else:
-                jobs[0].done.set_exception(error)
-            return
+            answers = self._answers(jobs)
         except Exception as error:
+            if isinstance(error, PolicyError) and len(jobs) > 1:
+                for job in jobs:  # one of them asks too much: try each alone
+                    self._settle([job])
+                return
             if not isinstance(error, LessVFLError):
                 log.exception("a request failed")
             for job in jobs:
@@ -219,28 +222,16 @@ class Worker:
         for job, answer in zip(jobs, answers, strict=True):
             job.done.set_result(answer)
 
-    def _predict(self, jobs: Sequence[Pending]) -> list[Answers]:
+    def _answers(self, jobs: Sequence[Pending]) -> list[Any]:
+        """Return what is predicted for each request, or align for the only one."""
+        if jobs[0].ids is None:
+            ids = None if self._read_ids is None else self._read_ids()
+            return [self.predictor.align_again(ids)]
         sizes = [len(job.places) for job in jobs]
-        places = np.concatenate([job.places for job in jobs])
-        answers = self.predictor.predict(places)
+        answers = self.predictor.predict(np.concatenate([job.places for job in jobs]))
         self.counts["exchanges"] += 1
         parts = np.split(answers.z, np.cumsum(sizes)[:-1])
         return [Answers(z, answers.missing) for z in parts]
-
-    def _align(self) -> list[int]:
-        ids = None if self._read_ids is None else self._read_ids()
-        return [self.predictor.align_again(ids)]
-
-
-def _unknown(job: Pending, unknown: Sequence[int]) -> UnknownIdsError:
-    """Build the error about ids that are not aligned; it may not name them to all."""
-    must = "All ids must be of aligned rows. Got"
-    if job.ids is None or not job.tells:
-        return UnknownIdsError(f"{must} a request with others.")
-    return UnknownIdsError(
-        f"{must} {len(unknown)} of {len(job.ids)} that are not, as "
-        f"{job.ids[unknown[0]]!r}; new ones need another alignment (POST /align)."
-    )
 
 
 class Service(WebServer):
@@ -286,7 +277,7 @@ class PredictionSite(Site):
         ids = _ids(await read_body(request))
         request.state.asked = {"ids": len(ids)}
         tells = request.state.token.right == "admin"
-        return await _wait_for(_predict, self._worker, ids, tells)
+        return await _wait_for(lambda: _predict(self._worker, ids, tells))
 
     async def align(self, request: Request) -> Response:
         """Align rows again, with the ids that the file of ids has now."""
@@ -336,10 +327,10 @@ class PredictionSite(Site):
         return {party: party in connected for party in predictor.parties}
 
 
-async def _wait_for(work: Callable[..., dict[str, Any]], *args: Any) -> Response:
+async def _wait_for(work: Callable[[], dict[str, Any]]) -> Response:
     """Answer with what comes of an exchange with the parties."""
     try:
-        return await run_in_threadpool(lambda: JSONResponse(work(*args)))
+        return await run_in_threadpool(lambda: JSONResponse(work()))
     except LessVFLError as error:
         kinds = (code for kind, code in STATUS if isinstance(error, kind))
         raise HTTPException(next(kinds, 500), str(error)) from error
@@ -373,33 +364,26 @@ def _predict(worker: Worker, ids: list[int | str], tells: bool) -> dict[str, Any
     """Predict for rows that are aligned."""
     answers: Answers = worker.ask(ids, tells)
     worker.counts["rows"] += len(ids)
-    predictor = worker.predictor
-    kept = predictor.model.decision
+    predictor, model = worker.predictor, worker.predictor.model
+    values: list[Any] = model.answers(answers.z).tolist()
+    shares: list[Any] = [None] * len(values)  # of classes; a number has none
+    if model.task == "regression":
+        values = [_finite(value) for value in values]
+    else:
+        for row, some in enumerate(model.probabilities(answers.z).tolist()):
+            shares[row] = dict(zip(model.label_names, map(_finite, some), strict=True))
+    kept = model.decision
     return {
         "model": predictor.digest,
         "seed": predictor.seeds[0] if len(predictor.seeds) == 1 else None,
         "decision": None if kept is None else kept.summary,
         "partial": answers.partial,
         "missing": list(answers.missing),
-        "predictions": _predictions(predictor.model, ids, answers.z),
+        "predictions": [
+            {"id": id_, "prediction": value, "probabilities": share}
+            for id_, value, share in zip(ids, values, shares, strict=True)
+        ],
     }
-
-
-def _predictions(
-    model: FittedServer, ids: Sequence[int | str], z: NDArray[Any]
-) -> list[dict[str, Any]]:
-    """Return what is predicted for every id; a number has no probabilities."""
-    said: list[Any] = model.answers(z).tolist()
-    shares: list[Any] = [None] * len(said)
-    if model.task == "regression":
-        said = [_finite(value) for value in said]
-    else:
-        for row, some in enumerate(model.probabilities(z).tolist()):
-            shares[row] = dict(zip(model.label_names, map(_finite, some), strict=True))
-    return [
-        {"id": id_, "prediction": prediction, "probabilities": probabilities}
-        for id_, prediction, probabilities in zip(ids, said, shares, strict=True)
-    ]
 
 
 def _finite(value: float) -> float | None:
