@@ -6,9 +6,8 @@ is decided here; joint predictions are in ``remote/predict/party.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ from lessvfl.core.features import FeatureMap
 from lessvfl.core.finite import finite
 from lessvfl.core.gates import HALF_OPEN, Gates
 from lessvfl.core.guard import EmbeddingGuard
-from lessvfl.core.keeper import below, fill, numbered, under
 from lessvfl.core.lifted import widen
 from lessvfl.core.network import MLP, Network
 from lessvfl.core.party_data import Outcome, PartyData, Whole
@@ -32,15 +30,35 @@ from lessvfl.core.plans import (
     sample_rows,
     take,
 )
-from lessvfl.core.protocol import Holder, NewProtocol, QueryStage, Selected, ShownScores
+from lessvfl.core.protocol import (
+    Holder,
+    NewProtocol,
+    QueryStage,
+    QueryState,
+    Selected,
+    ShownScores,
+)
 from lessvfl.core.solve import in_order
-from lessvfl.core.training import PartyTraining
-from lessvfl.core.trees.networks import Splits
-from lessvfl.core.trees.votes import Votes, party_net_of
+from lessvfl.core.training import PartyTraining, TrainingState
+from lessvfl.core.trees.votes import is_grown, party_net_of
 from lessvfl.errors import ProtocolError
-from lessvfl.select.shadows import ShadowSelection, ShadowSelector
+from lessvfl.select.shadows import ShadowSelection, ShadowSelector, ShadowState
 from lessvfl.terms import Observer, PartyId, Stage, plural
 from lessvfl.wire import messages
+
+
+@dataclass
+class PartyState:
+    """All that changes at a party in a run."""
+
+    net: dict[str, Tensor]  # as it is cut now
+    pretrained: dict[str, Tensor] | None  # of a substitute that is frozen
+    outputs: Tensor  # (E,), components left of those at the start
+    groups: Tensor | None  # (n_groups,), those kept; None: nothing was removed
+    constant: Tensor  # (E,), in the place of an embedding
+    shadows: ShadowState
+    queries: QueryState
+    training: TrainingState | None
 
 
 class Party:
@@ -77,7 +95,6 @@ class Party:
         self._outputs = _everything(net)  # components left of those at the start
         self._substitute = Substitute(empty, net)
         self._training: PartyTraining | None = None
-        self._has_selected = False
         selector = ShadowSelector(
             name,
             seed=self._private,
@@ -149,7 +166,7 @@ class Party:
             plan,
             self._through,
             batches=plan.batches(len(self.X_train), self.seed, self._data.blocks),
-            decays=self._shadows.decays,
+            decays=self._shadows.state.decays,
             membership=groups,
             gates=None if plan.gates is None else self._gates(plan, *plan.gates),
         )
@@ -221,7 +238,7 @@ class Party:
                 assert training.sent is not None
                 at, X = training.sent, take(self.X_train, training.rows)
                 noise = at - self._guard.clear(training.h, self.net, X)
-            self._shadows.memory.add(training.rows, at, gradient, noise)
+            self._shadows.state.memory.add(training.rows, at, gradient, noise)
         if self._guard is not None and not self._guard.inside:
             gradient = self._guard.back(gradient, training.h)
         grads = training.passes.back(gradient)
@@ -267,7 +284,6 @@ class Party:
             self._remove(self._features_needed(plan))
         else:
             self._select_by_shadows(plan)
-        self._has_selected = True
         return self._done(plan.stage)
 
     def _query(self, request: messages.Query) -> messages.Reply:
@@ -296,7 +312,6 @@ class Party:
         elif not bool(answer.groups.all()):
             self._substitute.freeze(self._through, self.X_train, self.X_test)
             self._remove(answer.groups)
-            self._has_selected = True
         return self._done(request.stage)
 
     def _replace(self, net: Network, groups: Tensor) -> None:
@@ -456,63 +471,56 @@ class Party:
             outputs=tuple(self._outputs.tolist()),
             constant=constant,
             frozen=net is self._substitute.pretrained,
-            selection=self._shadows.report,
+            selection=self._shadows.state.report,
             rating=self._queries.rating,
         )
 
     # ---------------------------------------------------------------------------- state
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return all that changes in a run: tensors by name, and plain values."""
-        seen, how = self._shadows.state()
-        values: dict[str, Any] = {
-            "has_selected": self._has_selected,
-            "rating": self._queries.rating,
-            **how,
-            "plan": None,
-        }
-        tensors = numbered("net", self.net.parameters())
-        tensors["outputs"] = self._outputs.to(torch.uint8)
-        tensors["constant"] = self._substitute.constant
-        tensors |= seen | self._queries.state()
-        if self._substitute.pretrained is not None:
-            tensors |= numbered("pretrained", self._substitute.pretrained.parameters())
-        if isinstance(self.net, MLP) and self.net.pieces is not None:
-            tensors["pieces"] = self.net.pieces
-        if self.features.has_removed:
-            tensors["groups"] = self.features.groups.to(torch.uint8)
-        if isinstance(self.net, Splits | Votes):
-            tensors |= under("splits", self.net.state())
-        if (training := self._training) is not None:
-            values |= {"plan": asdict(training.plan), "step": training.step}
-            tensors |= training.tensors()
-        return {name: t.detach() for name, t in tensors.items()}, values
+    @property
+    def state(self) -> PartyState:
+        """Return all that changes in a run."""
+        pretrained = self._substitute.pretrained
+        return PartyState(
+            net=self.net.state(),
+            pretrained=None if pretrained is None else pretrained.state(),
+            outputs=self._outputs,
+            groups=self.features.groups if self.features.has_removed else None,
+            constant=self._substitute.constant,
+            shadows=self._shadows.state,
+            queries=self._queries.state,
+            training=None if self._training is None else self._training.state,
+        )
 
-    def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Take up a state as :meth:`state` gave it; this party must be a fresh one."""
-        self._shadows.restore(tensors, values)
-        if values["has_selected"]:
-            self._has_selected = True
-            self._outputs = tensors["outputs"].bool()
-            if not bool(self._outputs.all()):
-                self.net = self.net.narrow(outputs=self._outputs)
-            if self._substitute.kind == "frozen":
-                fill(self.net.parameters(), tensors, "pretrained")
+    def resume(self, state: PartyState) -> None:
+        """Go on with what :attr:`state` was; this party must be a fresh one."""
+        self._shadows.state = state.shadows
+        if is_grown(state.net):
+            assert state.groups is not None
+            self._replace(party_net_of(state.net), state.groups)
+        else:
+            self._narrow(state)
+        self._substitute.constant = state.constant
+        self._queries.resume(state.queries, self._holder)
+        if state.training is not None:
+            self._training = self._start(state.training.plan)
+            self._training.resume(state.training)
+
+    def _narrow(self, state: PartyState) -> None:
+        """Cut the network to what is left of it, with the weights that it had."""
+        self._outputs = state.outputs
+        if not bool(self._outputs.all()):
+            self.net = self.net.narrow(outputs=self._outputs)
+        if state.pretrained is not None:
+            self.net.load_state(state.pretrained)
             self._substitute.freeze(self._through, self.X_train, self.X_test)
-        if values["looks_again"]:
+        if state.shadows.before:  # it looks again
             self._whole = Whole(self.net, self.X_train, self.X_test)
-        if splits := below("splits", tensors):
-            self._replace(party_net_of(splits), tensors["groups"].bool())
-        elif "groups" in tensors:
-            self._remove(tensors["groups"].bool())
-        if "pieces" in tensors and isinstance(self.net, MLP):
-            self.net = self.net.curved(tensors["pieces"])
-        fill(self.net.parameters(), tensors, "net")
-        self._substitute.constant = tensors["constant"].clone()
-        self._queries.restore(tensors, values["rating"], self._holder)
-        if values["plan"] is not None:
-            self._training = self._start(TrainPlan.of_values(values["plan"]))
-            self._training.resume(values["step"], tensors)
+        if state.groups is not None:
+            self._remove(state.groups)
+        if "pieces" in state.net and isinstance(self.net, MLP):
+            self.net = self.net.curved(state.net["pieces"])
+        self.net.load_state(state.net)
 
 
 def _everything(net: Network) -> Tensor:

@@ -14,7 +14,6 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from lessvfl.core.features import FeatureMap
-from lessvfl.core.keeper import below, under
 from lessvfl.core.network import Network
 from lessvfl.core.ratings import Rating
 from lessvfl.terms import PartyId
@@ -95,6 +94,15 @@ class SavedProtocol(PartyProtocol, Protocol):
 NewProtocol = Callable[[Holder], PartyProtocol]
 
 
+@dataclass
+class QueryState:
+    """What a protocol has left at a party, or goes on with."""
+
+    rating: Rating | None  # for the party's own eyes
+    gate_start: Tensor | None  # (n_groups,), where gates start
+    protocol: dict[str, Tensor] | None  # of one that is saved on its way
+
+
 class QueryStage:
     """A party in a stage of queries, and what the protocol left behind."""
 
@@ -118,24 +126,18 @@ class QueryStage:
             self.gate_start, self.rating = answer.gates, answer.rating
         return answer
 
-    def state(self) -> dict[str, Tensor]:
-        """Return all that changes but the rating, which is of plain values."""
-        found = {} if self.gate_start is None else {"gate_start": self.gate_start}
-        if isinstance(self._protocol, SavedProtocol):
-            found |= under("protocol", self._protocol.state())
-        return found
+    @property
+    def state(self) -> QueryState:
+        """Return what changes from query to query."""
+        protocol = self._protocol
+        goes_on = protocol.state() if isinstance(protocol, SavedProtocol) else None
+        return QueryState(self.rating, self.gate_start, goes_on)
 
-    def restore(
-        self,
-        tensors: Mapping[str, Tensor],
-        rating: Rating | None,
-        holder: Callable[[], Holder],
-    ) -> None:
-        """Take up what :meth:`state` gave."""
-        self.gate_start, self.rating = tensors.get("gate_start"), rating
-        saved = below("protocol", tensors)
-        if saved and self._new is not None:
+    def resume(self, state: QueryState, holder: Callable[[], Holder]) -> None:
+        """Go on with what :attr:`state` was."""
+        self.gate_start, self.rating = state.gate_start, state.rating
+        if state.protocol and self._new is not None:
             protocol = self._new(holder())
             assert isinstance(protocol, SavedProtocol)
-            protocol.restore(saved)
+            protocol.restore(state.protocol)
             self._protocol = protocol

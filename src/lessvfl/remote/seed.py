@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.plans import SECRET, QueryPlan, TrainPlan, stream
+from lessvfl.core.state import split_state
 from lessvfl.data import (
     CellCounts,
     Encoding,
@@ -24,8 +25,9 @@ from lessvfl.data import (
     Table,
 )
 from lessvfl.errors import RecordError
+from lessvfl.party import PartyState
 from lessvfl.remote.background import write_background
-from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.remote.checkpoint import State, joined, read_state, write_state
 from lessvfl.remote.requests import Prepared, SeedProgress
 from lessvfl.remote.spent import RunBudget
 from lessvfl.remote.tables import OwnTable
@@ -53,6 +55,16 @@ log = logging.getLogger(__name__)
 
 VALUE_BYTES = 8  # of a component of a gradient, the most
 SERVER = "server"  # what the other side is called, where it is shown
+
+
+@dataclass
+class SeedState:
+    """All that changes in a seed at a party."""
+
+    party: PartyState
+    progress: SeedProgress
+    ledger: Ledger
+    rng: Tensor  # torch's own state
 
 
 class SeedRun:
@@ -225,10 +237,10 @@ class SeedRun:
 
         The server may go back to the last one: it saves its own state after ours.
         """
-        tensors, values = self.party.state()
-        tensors["rng"] = torch.get_rng_state()
-        values |= dataclasses.asdict(self.progress) | {"ledger": self._ledger.state()}
-        write_state(self._path(tag), State(tensors, values))
+        state = SeedState(
+            self.party.state, self.progress, self._ledger, torch.get_rng_state()
+        )
+        write_state(self._path(tag), State(*split_state(state)))
         for path in self._path(tag).parent.glob("*.safetensors"):
             if path.stem not in (tag, self._mark):
                 path.unlink(missing_ok=True)
@@ -242,12 +254,10 @@ class SeedRun:
                 f"Party '{self._name}' must have the checkpoint of {tag}. Got none in "
                 f"'{path.parent}'."
             )
-        state = read_state(path)
-        self.party.restore(state.tensors, state.values)
-        names = (field.name for field in fields(SeedProgress))
-        self.progress = SeedProgress(**{name: state.values[name] for name in names})
-        self._ledger.restore(state.values["ledger"])
-        torch.set_rng_state(state.tensors["rng"])
+        state = joined(SeedState, read_state(path), path)
+        self.party.resume(state.party)
+        self.progress, self._ledger = state.progress, state.ledger
+        torch.set_rng_state(state.rng)
 
     # -------------------------------------------------------------------------- the end
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from lessvfl import data
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
+from lessvfl.core.state import join_state
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.remote.align.keys import SECRET_BYTES
 from lessvfl.remote.align.messages import most_offered
@@ -363,14 +364,14 @@ class ServerProcess:
         return rows
 
     def _describe(
-        self, rows: SeedLabels, build: Builder, blocks: Tensor | None, ledger: Ledger
+        self, rows: SeedLabels, build: Builder, blocks: Tensor | None
     ) -> Parties:
         """Describe the parties, and check their replies by the rules of this seed."""
         counts = (len(rows.train), len(rows.test))
         size, seed = self.settings.net.embedding_size, rows.seed
         rules = ReplyRules(counts, size, build.dtype, seed, blocks, self._offer)
         self.hub.rules = dataclasses.replace(self.hub.rules, due=rules.due)
-        rules.server = Parties(self.hub, self.parties, ledger)
+        rules.server = Parties(self.hub, self.parties, Ledger(), self._billed)
         return rules.server
 
     def _run_once(self, files: SeedFiles) -> dict[str, Any]:
@@ -385,8 +386,7 @@ class ServerProcess:
             # that stay equal for other embeddings would tell labels.
             noise = self.home.seed("noise", secrets.token_hex(SECRET_BYTES))
             labels = dataclasses.replace(labels, private=noise)
-        ledger = Ledger(watch=self._billed)
-        server = self._describe(rows, build, labels.blocks, ledger)
+        server = self._describe(rows, build, labels.blocks)
         self._ask_all(control.Restore(None if saved is None else saved.values["tag"]))
         if saved is not None:
             self.resent = max(self.resent, saved.values["resent"])
@@ -418,7 +418,7 @@ class ServerProcess:
                 server_seed, server, checkpoints, resent_bytes=lambda: self.resent
             )
         except PartyLostError:
-            self.resent += _undone(ledger, files.saved())
+            self.resent += _undone(server.ledger, files.saved())
             raise
         FittedServer.of(
             problem,
@@ -432,7 +432,7 @@ class ServerProcess:
         n_classes = len(self.table.dataset.label_names)
         without = unpriced(settings, n_classes, config.tell_share)
         spent = privacy(self.labels.spend(), {}, without, all_runs)
-        return finished.numbers | {"bill": ledger.lines()} | spent
+        return finished.numbers | {"bill": server.ledger.lines()} | spent
 
 
 def _undone(ledger: Ledger, kept: State | None) -> int:
@@ -440,6 +440,5 @@ def _undone(ledger: Ledger, kept: State | None) -> int:
     now = ledger.payload_bytes
     if kept is None:
         return now
-    then = Ledger()
-    then.restore(kept.values["server"]["ledger"])
+    then = join_state(Ledger, kept.tensors, kept.values["parties"]["ledger"])
     return max(0, now - then.payload_bytes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -36,6 +36,18 @@ NO_INTERVALS: dict[str, Any] = {"intervals": None, "missed": None}
 
 
 @dataclass
+class RecorderState:
+    """What is kept of a run so far."""
+
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)  # by stage
+    means: dict[PartyId, Tensor] = field(default_factory=dict)  # (E_m,), at the end
+    without: dict[PartyId, Scores] | None = None  # each party
+    predicted: list[float] | None = None  # of test rows, by class
+    intervals: dict[str, Any] = field(default_factory=lambda: dict(NO_INTERVALS))
+
+
+@dataclass
 class Recorder:
     """The curve of a run, a list of points, and seconds by stage."""
 
@@ -49,12 +61,7 @@ class Recorder:
     scored: Callable[[float, str], None] = lambda value, name: None
     # Given, at the end, what the network says of the test rows, (n, outputs).
     tested: Callable[[Tensor], None] | None = None
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    means: dict[PartyId, Tensor] = field(default_factory=dict)  # (E_m,), at the end
-    without: dict[PartyId, Scores] | None = None  # each party
-    predicted: list[float] | None = None  # of test rows, by class
-    intervals: dict[str, Any] = field(default_factory=lambda: dict(NO_INTERVALS))
+    state: RecorderState = field(default_factory=RecorderState)
     _server: Parties | None = None
     _parties: Sequence[Party] = ()
 
@@ -65,29 +72,6 @@ class Recorder:
     def attach(self, server: Parties, parties: Sequence[Party]) -> None:
         """Say whom to ask for embeddings and for the features in use."""
         self._server, self._parties = server, parties
-
-    def state(self) -> dict[str, Any]:
-        """Return all that was kept as plain values."""
-        return {
-            "curve": self.curve,
-            "seconds": self.seconds,
-            "means": {name: mean.tolist() for name, mean in self.means.items()},
-            "without": self.without,
-            "predicted": self.predicted,
-            "intervals": self.intervals,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state as :meth:`state` gave it."""
-        self.curve = list(state["curve"])
-        self.seconds = dict(state["seconds"])
-        self.means = {
-            name: torch.tensor(mean, dtype=torch.float64)
-            for name, mean in state["means"].items()
-        }
-        self.without = state["without"]
-        self.predicted = state["predicted"]
-        self.intervals = state["intervals"]
 
     @property
     def task(self) -> Task:
@@ -106,19 +90,22 @@ class Recorder:
     def clock(self, stage: str) -> None:
         """Put the time since the last call on a stage's account."""
         now = time.perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self.state.seconds[stage] = (
+            self.state.seconds.get(stage, 0.0) + now - self._last
+        )
         self._last = now
 
     def recorded(self) -> Recorded:
         """Return what was kept of the run."""
+        kept = self.state
         return Recorded(
             self.problem,
             self.evaluation,
-            self.curve,
-            self.predicted,
-            self.without,
-            self.intervals,
-            self.seconds | {"total": sum(self.seconds.values())},
+            kept.curve,
+            kept.predicted,
+            kept.without,
+            kept.intervals,
+            kept.seconds | {"total": sum(kept.seconds.values())},
         )
 
     def _add_points(self, event: Event) -> None:
@@ -150,13 +137,13 @@ class Recorder:
             without = [self._measure(one.z, self.y_train) for one in every[1:]]
         if means:
             names = self._server.names
-            self.means = dict(zip(names, means, strict=True))
-            self.without = dict(zip(names, without, strict=True))
+            self.state.means = dict(zip(names, means, strict=True))
+            self.state.without = dict(zip(names, without, strict=True))
         name, removed = self.problem.score, self._removed_share()
         point = curve_point(event, self.task, name, test, train, removed)
-        self.curve.append(point | costs(self._server.ledger))
-        if self.curve[-1][name] is not None:
-            self.scored(self.curve[-1][name], name)
+        self.state.curve.append(point | costs(self._server.ledger))
+        if point[name] is not None:
+            self.scored(point[name], name)
 
     def _look_at_tests(
         self, outputs: Sequence[Tensor], scores: Sequence[Scores]
@@ -167,7 +154,9 @@ class Recorder:
         """
         offsets = self._offsets(outputs[0])
         if self.task != "regression":
-            self.predicted = metrics.predicted_shares(outputs[0], offsets).tolist()
+            self.state.predicted = metrics.predicted_shares(
+                outputs[0], offsets
+            ).tolist()
         if self.tested is not None:
             self.tested(outputs[0])
         rows = bootstrap.ResampledRows(
@@ -182,7 +171,7 @@ class Recorder:
         )
         names = self._server.names if self._server and added else ()
         missed = dict(zip(names, added, strict=True))
-        self.intervals = {"intervals": intervals, "missed": missed or None}
+        self.state.intervals = {"intervals": intervals, "missed": missed or None}
 
     def _outputs(
         self, event: Event, asked: _Asked, means: Sequence[Tensor] = ()

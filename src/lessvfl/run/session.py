@@ -85,4 +85,4 @@ def run_seed(
         **{name: amount() for name, amount in communication.items()},
     )
     trees = numbers.trees_of(fusion, server)
-    return FinishedSeed(fusion, of_server | trees, recorder.means)
+    return FinishedSeed(fusion, of_server | trees, recorder.state.means)

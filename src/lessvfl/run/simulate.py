@@ -240,8 +240,16 @@ class _ProgressReporter(Keeper):
         self.ledgers: list[Ledger] = []  # of the runs so far
         self._last = 0.0  # when a step was reported
 
-    def reached(self, stage: Stage, step: int, n_steps: int) -> None:
+    def reached(
+        self,
+        stage: Stage,
+        step: int,
+        n_steps: int | None,
+        state: Callable[[], object],
+    ) -> None:
         """Tell of a step, unless another was reported just now."""
+        if n_steps is None:
+            return
         now = time.monotonic()
         if self.progress is None or (now - self._last < 0.2 and step < n_steps):
             return

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lessvfl.core.features import FeatureMap
-from lessvfl.core.keeper import by_number, numbered
 from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import FitPlan, ShadowPlan, take
 from lessvfl.core.solve import fit_held_out
@@ -70,48 +69,56 @@ class ShadowSelector:
         return None if self.blocks is None else take(self.blocks, rows)
 
 
-class ShadowSelection:
+@dataclass
+class ShadowState:
     """What a party remembers of training, and how it has selected by that."""
+
+    memory: Memory
+    before: list[Tensor] = field(default_factory=list)  # what the first of two saw
+    report: dict[str, Any] | None = None  # how it selected
+    decays: bool = True  # weights may; False: some were drawn anew
+
+
+class ShadowSelection:
+    """A party's selection by shadows."""
 
     def __init__(self, selector: ShadowSelector) -> None:
         self.selector = selector
-        self.memory = Memory(len(selector.features.column_slots))
-        self.before: Seen = []  # what the first of two passes saw
-        self.report: dict[str, Any] | None = None  # how it selected
-        self.decays = True  # weights may; False: some were drawn anew
+        self.state = ShadowState(Memory.of(len(selector.features.column_slots)))
 
-    def recall(self, outputs: Tensor) -> Seen:
+    def recall(self, outputs: Tensor) -> list[Tensor]:
         """Return rows, embeddings and gradients, and forget them.
 
         `outputs` (E,) says which components the network has of those at the start.
         """
-        if not self.memory.tensors():
+        if not self.state.memory.batches:
             raise ProtocolError(
                 f"Party '{self.selector.party}' must have gradients of training to "
                 "select by. Got a selection without them."
             )
-        rows, *answers = self.memory.take()
+        rows, *answers = self.state.memory.take()
         if answers[0].shape[1] > int(outputs.sum()):  # before components went
             answers = [part[:, outputs] for part in answers]
         return [rows.to(outputs.device), *answers]
 
-    def select(self, X: Tensor, seen: Seen, plan: ShadowPlan) -> Tensor:
+    def select(self, X: Tensor, seen: list[Tensor], plan: ShadowPlan) -> Tensor:
         """Return the groups to keep (n_groups,), of all columns X (N, columns).
 
         The second time by the clearer of what was seen before and what was seen since.
         """
-        over, before = self.selector.over, self.report if self.before else None
+        over, state = self.selector.over, self.state
+        before = state.report if state.before else None
         known = None if before is None or not before["alike"] else before["alike"]
         now = over(X, seen, plan, None if known is None else Likeness(**known))
         if plan.stage == "select_again":
-            first = over(X, self.before, plan, now.alike, looks=False)
+            first = over(X, state.before, plan, now.alike, looks=False)
             choice = evidence.choose_again(first, now)
         else:
             choice = now.choose()
         near_copies = now.near_copies or (before and before.get("near_copies"))
-        self.report = choice.report(self.selector.features.feature_groups)
-        self.report["near_copies"] = near_copies
-        self.before = seen if plan.again else []
+        report = choice.report(self.selector.features.feature_groups)
+        state.report = report | {"near_copies": near_copies}
+        state.before = seen if plan.again else []
         return choice.kept
 
     def refit(self, net: Network, X: Tensor, seen: Seen, plan: ShadowPlan) -> Network:
@@ -128,21 +135,21 @@ class ShadowSelection:
         """
         if not plan.refit_epochs or not X.shape[1]:
             return net
-        assert self.report is not None, "it has selected"
+        assert self.state.report is not None, "it has selected"
         party, seed = self.selector.party, self.selector.seed
         fit = FitPlan(plan.refit_epochs)
         rows, h, *more = (part[-fit.most_rows :] for part in seen)
         wanted, start = responses(h, *more), h - more[1] if more[1:] else h
         X, Z = take(X, rows), torch.lerp(start, wanted, plan.refit_share)
         blocks = self.selector.blocks_of(rows)
-        redrawn = net.redrawn(seed, party) if self.report["pairs"] else None
+        redrawn = net.redrawn(seed, party) if self.state.report["pairs"] else None
         loss = fit_held_out(net, X, Z, fit, seed, blocks)
-        self.decays = True
+        self.state.decays = True
         if redrawn is not None:
             gap = fit_held_out(redrawn, X, Z, fit.at_length(), seed, blocks) - loss
             error = gap.std(correction=0) / math.sqrt(len(gap))
             if bool(gap.mean() <= error):
-                net, self.decays = redrawn, False
+                net, self.state.decays = redrawn, False
         if plan.again or not isinstance(net, MLP):
             return net
         pieces = pieces_for_curves(X, Z, blocks)
@@ -156,20 +163,3 @@ class ShadowSelection:
         if not bool(torch.minimum(near, far) < straight):
             return net
         return fresh if bool(far < near) else drawn
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return tensors by name, and plain values."""
-        tensors = numbered("before", self.before)
-        tensors |= numbered("seen", self.memory.tensors())
-        return tensors, {
-            "selected": self.report,
-            "looks_again": bool(self.before),
-            "decays": self.decays,
-        }
-
-    def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state` gave."""
-        self.before = by_number(tensors, "before")
-        self.memory.restore(by_number(tensors, "seen"))
-        self.report = values["selected"]
-        self.decays = values["decays"]

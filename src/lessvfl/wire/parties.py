@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -66,6 +66,17 @@ def _line_of_block(
 
 
 @dataclass
+class PartiesState:
+    """What changes of all parties in a run, as the server knows it."""
+
+    described: dict[PartyId, int]  # components that parties had at the start
+    sizes: dict[PartyId, int]  # of now
+    components: dict[PartyId, Tensor]  # (E_m,), which of those at the start are left
+    constants: dict[PartyId, Tensor]  # (E_m,), of silent parties
+    ledger: Ledger
+
+
+@dataclass
 class Parties:
     """All parties behind a transport, in typed calls for the algorithm.
 
@@ -75,6 +86,7 @@ class Parties:
     transport: messages.Transport
     names: Sequence[PartyId]  # in the order of their blocks in the fusion network
     ledger: Ledger  # takes the bill
+    watch: Callable[[BillLine], None] = lambda line: None  # told of every message
     sizes: dict[PartyId, int] = field(init=False)
     n_samples: int = field(init=False)
     constants: dict[PartyId, Tensor] = field(init=False)  # of silent parties
@@ -256,32 +268,23 @@ class Parties:
         }
         self._finish(self._exchange(requests))
 
-    def state(self) -> dict[str, Any]:
-        """Return what changes in a run as plain values, without the constants."""
-        return {
-            "described": self._described,
-            "sizes": self.sizes,
-            "components": {name: m.tolist() for name, m in self.components.items()},
-            "ledger": self.ledger.state(),
-        }
+    @property
+    def state(self) -> PartiesState:
+        """Return what changes in a run."""
+        return PartiesState(
+            self._described, self.sizes, self.components, self.constants, self.ledger
+        )
 
-    def restore(
-        self, state: Mapping[str, Any], constants: Mapping[PartyId, Tensor]
-    ) -> None:
-        """Restore what :meth:`state` returned."""
-        for name, size in state["described"].items():
+    def resume(self, state: PartiesState) -> None:
+        """Go on with what :attr:`state` was, with the same parties."""
+        for name, size in state.described.items():
             if size != self.sizes[name]:
                 raise ProtocolError(
                     f"Party '{name}' must have {plural(size, 'component')}, as "
                     f"before the break. Got {self.sizes[name]}."
                 )
-        self.sizes = dict(state["sizes"])
-        self.constants = dict(constants)
-        self.components = {
-            name: torch.tensor(mask, dtype=torch.bool)
-            for name, mask in state["components"].items()
-        }
-        self.ledger.restore(state["ledger"])
+        self.sizes, self.components = state.sizes, state.components
+        self.constants, self.ledger = state.constants, state.ledger
 
     def charge_pass(self) -> None:
         """Charge the paper's figure, not the bill, for one pass over all rows."""
@@ -321,6 +324,7 @@ class Parties:
             line = bill_line(party, message)
             if line is not None:
                 self.ledger.bill(line)
+                self.watch(line)
 
     def _blocks(self, replies: Mapping[PartyId, messages.Reply]) -> list[Tensor]:
         """Return one block a party; a silent party's is its constant."""
