@@ -159,7 +159,7 @@ def test_with_a_lambda_the_proximal_step_follows_and_ends_in_a_removal():
     assert 0 < now.sum() <= D
     assert 0 < party.kept.sum() < D
     assert party.net.input_weights.shape[1] == int(party.kept.sum())
-    assert party.X_train.shape[1] == int(party.kept.sum())
+    assert party.model.X_train.shape[1] == int(party.kept.sum())
 
 
 def test_all_rows_or_a_sample_of_them_are_embedded():

@@ -57,7 +57,14 @@ class JointStage(Training):
     ) -> None:
         batches = plan.batches(len(labels.y), labels.seed, labels.blocks)
         decays = labels.task != "regression"  # which would shrink the amounts
-        gates = _server_gates(plan, fusion, labels.seed)
+        slots, w = fusion.column_slots, fusion.input_weights.detach()
+        gates = Gates.of(  # on the components
+            plan,
+            w.new_full(slots.shape, HALF_OPEN),
+            torch.arange(len(slots), device=w.device),
+            seed=labels.seed,
+            who="the server",
+        )
         super().__init__(plan, fusion, batches, decays, inputs=True, gates=gates)
         self._fusion = fusion
         self._device = labels.y.device
@@ -139,18 +146,6 @@ class JointStage(Training):
         if self.gates is None or self._last:
             return self._fusion(H)
         return self._fusion(H * self.gates.values)
-
-
-def _server_gates(plan: TrainPlan, fusion: Network, seed: int) -> Gates | None:
-    """Return half-open gates on the components, where a plan has gates."""
-    if plan.gates is None:
-        return None
-    w = fusion.input_weights
-    n_components = len(fusion.column_slots)
-    mu = w.new_full((n_components,), HALF_OPEN).detach()
-    owner = torch.arange(n_components, device=w.device)
-    name = ("gates", plan.stage, "the server")
-    return Gates(mu, owner, *plan.gates, seed, name)
 
 
 def narrow_to_kept(

@@ -125,8 +125,7 @@ class PartyTraining(Training):
         self.penalty: GroupLasso | None = None
         self.shrink: Callable[[], object] | None = None  # its proximal step
         self.rows: Rows | None = None  # of the batch whose gradient is awaited
-        self.h: Tensor | None = None  # the embedding whose gradient is awaited
-        self.sent: Tensor | None = None  # where noise was added: the same as it left
+        self.h = self.sent = torch.empty(0)  # its embedding, and as the server saw it
         w = net.input_weights
         self.batches_left = batches.steps(plan.n_epochs, w.device)
         if plan.lam is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.network import MLP, Network
+from lessvfl.core.party_model import PartyModel
 from lessvfl.core.plans import FitPlan, ShadowPlan, take
 from lessvfl.core.solve import fit_held_out
 from lessvfl.errors import ProtocolError
@@ -86,20 +87,30 @@ class ShadowSelection:
         self.selector = selector
         self.state = ShadowState(Memory.of(len(selector.features.column_slots)))
 
-    def recall(self, outputs: Tensor) -> list[Tensor]:
-        """Return rows, embeddings and gradients, and forget them.
+    def look(self, model: PartyModel, plan: ShadowPlan) -> None:
+        """Keep what predicts the responses better than shadows do, then fit again.
 
-        `outputs` (E,) says which components the network has of those at the start.
+        The second time all columns take part: what went may come back.
         """
-        if not self.state.memory.batches:
+        is_second, memory = plan.stage == "select_again", self.state.memory
+        if is_second and not self.state.before:
+            raise ProtocolError(
+                f"Party '{self.selector.party}' must have looked once to look again. "
+                "Got a second look without a first."
+            )
+        if not memory.batches:
             raise ProtocolError(
                 f"Party '{self.selector.party}' must have gradients of training to "
                 "select by. Got a selection without them."
             )
-        rows, *answers = self.state.memory.take()
-        if answers[0].shape[1] > int(outputs.sum()):  # before components went
-            answers = [part[:, outputs] for part in answers]
-        return [rows.to(outputs.device), *answers]
+        rows, *answers = memory.take()
+        if answers[0].shape[1] > int(model.outputs.sum()):  # before components went
+            answers = [part[:, model.outputs] for part in answers]
+        seen = [rows.to(model.outputs.device), *answers]
+        if is_second:
+            model.widen()
+        model.remove(self.select(model.X_train, seen, plan))
+        model.net = self.refit(model.net, model.X_train, seen, plan)
 
     def select(self, X: Tensor, seen: list[Tensor], plan: ShadowPlan) -> Tensor:
         """Return the groups to keep (n_groups,), of all columns X (N, columns).
