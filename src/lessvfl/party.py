@@ -13,12 +13,13 @@ from torch import Tensor
 
 from lessvfl import algorithm
 from lessvfl.core.finite import finite
-from lessvfl.core.gates import HALF_OPEN, Gates
 from lessvfl.core.guard import EmbeddingGuard
 from lessvfl.core.network import Network
 from lessvfl.core.party_data import Outcome, PartyData
 from lessvfl.core.party_model import Empty, ModelState, PartyModel
 from lessvfl.core.plans import (
+    Batches,
+    Rows,
     SelectPlan,
     ShadowPlan,
     TrainPlan,
@@ -27,7 +28,6 @@ from lessvfl.core.plans import (
     take,
 )
 from lessvfl.core.protocol import (
-    Holder,
     NewProtocol,
     QueryStage,
     QueryState,
@@ -37,7 +37,7 @@ from lessvfl.core.protocol import (
 from lessvfl.core.solve import in_order
 from lessvfl.core.training import PartyTraining, TrainingState
 from lessvfl.errors import ProtocolError
-from lessvfl.select.shadows import ShadowSelection, ShadowSelector, ShadowState
+from lessvfl.select.shadows import ShadowSelection, ShadowState
 from lessvfl.terms import Observer, PartyId, Stage, plural
 from lessvfl.wire import messages
 
@@ -82,26 +82,16 @@ class Party:
         self._data = data
         self._private = seed if private is None else private
         self._training: PartyTraining | None = None
-        selector = ShadowSelector(
-            name,
-            seed=self._private,
-            features=self.model.features,
-            must_keep=data.must_keep,
-            blocks=data.blocks,
-            places=data.places,
+        features = self.model.features
+        self._shadows = ShadowSelection(name, self._private, features, data)
+        self._queries = QueryStage(
+            protocol, name, self.model, data, seed=seed, private=self._private
         )
-        self._shadows = ShadowSelection(selector)
-        self._queries = QueryStage(protocol)
 
     @property
     def net(self) -> Network:
         """Return its network, as it is cut now."""
         return self.model.net
-
-    @property
-    def blocks(self) -> Tensor | None:
-        """Return the blocks of its training rows, (N,); None: all are alone."""
-        return self._data.blocks
 
     @property
     def kept(self) -> Tensor:
@@ -128,6 +118,10 @@ class Party:
 
     # ------------------------------------------------------------- Algorithm 2, party m
 
+    def batches(self, plan: TrainPlan) -> Batches:
+        """Return the mini-batches of a stage, which all sides derive alike."""
+        return plan.batches(len(self.model.X_train), self.seed, self._data.blocks)
+
     def _begin(self, plan: TrainPlan, done: int) -> messages.Reply:
         """Start a stage, or go on with one whose state was put back."""
         if done == 0:
@@ -146,23 +140,13 @@ class Party:
         return self._next_batch(training)
 
     def _start(self, plan: TrainPlan) -> PartyTraining:
-        X, features = self.model.X_train, self.model.features
-        start = self._queries.gate_start  # of gates, where a protocol said so
-        if start is None:
-            start = torch.full(features.groups.shape, HALF_OPEN)
         return PartyTraining(
             plan,
             self.model.through,
-            batches=plan.batches(len(X), self.seed, self._data.blocks),
+            batches=self.batches(plan),
             decays=self._shadows.state.decays,
-            membership=features.membership(X.dtype),
-            gates=Gates.of(
-                plan,
-                start.to(X, copy=True),
-                features.column_groups,
-                seed=self._private,
-                who=self.name,
-            ),
+            membership=self.model.features.membership(self.model.X_train.dtype),
+            gates=self._queries.gates(plan),
         )
 
     def _next_batch(self, training: PartyTraining) -> messages.Reply:
@@ -172,15 +156,15 @@ class Party:
         if step is None:
             self._training = None
             model.net.train(False)
-            if training.penalty is not None:
-                model.remove(training.penalty.norms(model.net.input_weights) > 0)
+            kept = training.groups_in_use(model.net.input_weights)
             if training.gates is not None:
                 training.gates.fold(model.net.input_weights, model.net.column_slots)
                 model.freeze()
-                model.remove(training.gates.open)
+            if kept is not None:
+                model.remove(kept)
             return self._done(plan.stage)
-        _, rows = step
-        training.rows = rows
+        _, training.rows = step
+        rows = training.rows
         training.h = training.passes.forward(take(model.X_train, rows))
         h = model.into(training.h, "train", rows)
         training.sent = model.released(h, plan.stage, training.step)
@@ -261,18 +245,17 @@ class Party:
     def _features_needed(self, plan: SelectPlan) -> Tensor:
         """Return the groups that stage 3 of the paper keeps, (n_groups,)."""
         X, net, who = self.model.X_train, self.net, f"party '{self.name}'"
-        groups = self.model.features.membership(X.dtype)
-        batches = plan.batches(len(X), self._private, who)
+        membership = self.model.features.membership(X.dtype)
         loss = algorithm.matching_loss(net, X, plan)
         if plan.relative:
-            plan = algorithm.with_lambda(plan, net, loss, groups, len(X))
+            plan = algorithm.with_lambda(plan, net, loss, membership, len(X))
         return algorithm.select_features(
             net,
             loss,
             n_components=net.n_outputs,
-            membership=groups,
+            membership=membership,
             plan=plan,
-            schedule=in_order(batches, X.device),
+            schedule=in_order(plan.batches(len(X), self._private, who), X.device),
             observe=self.observe,
             who=who,
         )
@@ -282,56 +265,30 @@ class Party:
             return messages.Done(stage)
         return messages.Done(stage, True, messages.Block(self.model.constant))
 
-    # --------------------------------------------------------- a method's own protocol
-
     def _query(self, request: messages.Query) -> messages.Reply:
-        """Take a step of the method's own protocol; at its end keep what it says."""
-        asked = (request.step, request.arrays, self._holder)
-        try:
-            answer = None if self._training else self._queries.answer(*asked)
-        except ValueError as error:
-            raise ProtocolError.told(
-                f"Party '{self.name}' must be sent what its method's protocol has at "
-                f"step {request.step}. Got {error}."
-            ) from None
-        if answer is None:
-            raise ProtocolError.told(
-                f"Party '{self.name}' answers the queries of a stage of its method, "
-                f"from step 0 on. Got step {request.step} outside of one."
-            )
+        """Take a step of the method's own protocol."""
+        answer = self._queries.answer(
+            request.step, request.arrays, is_due=self._training is None
+        )
         if isinstance(answer, Selected):
-            self.model.follow(answer.groups, answer.net)
             return self._done(request.stage)
         if isinstance(answer, ShownScores):
             arrays = tuple(answer.arrays)
             return messages.QueryReply(request.stage, arrays, answer.n_values)
         return messages.QueryReply(request.stage, tuple(answer))
 
-    def _holder(self) -> Holder:
-        return Holder(
-            self.name,
-            self.model.X_train,
-            features=self.model.features,
-            net=self.net,
-            seed=self.seed,
-            private=self._private,
-            must_keep=self._data.must_keep,
-            alone=self._data.alone,
-            test=self.model.X_test,
-        )
-
     # ----------------------------------------------------------------------- embeddings
 
     def _embed(self, request: messages.Embed) -> messages.Embedding:
         """Embed a part of the rows, those held out of training, or a sample."""
-        training, n_rows = self._training, request.n_rows
-        if n_rows is None:
-            rows: slice | Tensor = self.part_of(request)
+        training, X = self._training, self.model.X_train
+        rows: Rows
+        if request.n_rows is None:
+            rows = self.part_of(request)
         elif training is not None and self.is_held_out_check(request):
-            rows = training.batches.held_out.to(self.model.X_train.device)
+            rows = training.batches.held_out.to(X.device)
         else:
-            X = self.model.X_train
-            rows = sample_rows(len(X), n_rows, self.seed).to(X.device)
+            rows = sample_rows(len(X), request.n_rows, self.seed).to(X.device)
         gates = None if training is None else training.gates
         self.net.train(False)
         h = self.model.embed(
@@ -401,7 +358,7 @@ class Party:
         """Go on with what :attr:`state` was; this party must be a fresh one."""
         self.model.resume(state.model)
         self._shadows.state = state.shadows
-        self._queries.resume(state.queries, self._holder)
+        self._queries.resume(state.queries)
         if state.training is not None:
             self._training = self._start(state.training.plan)
             self._training.resume(state.training)

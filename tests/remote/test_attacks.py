@@ -1153,8 +1153,7 @@ def test_rounding_and_shadows_are_private_too(tmp_path):
     assert not torch.equal(levels(0), sent.coded.levels)
     look = next(p for p in server.plans if p.stage == "select_features")
     seen = (torch.arange(60), h, torch.randn_like(h))
-    selector = inside._shadows.selector
-    assert selector.over(inside.model.X_train, seen, look).name[0] == own
+    assert inside._shadows.over(inside.model.X_train, seen, look).name[0] == own
 
 
 @pytest.mark.usefixtures("own_secrets")

@@ -264,7 +264,7 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
         n_trees, n_before, seed = config.n_trees, 0, labels.seed
         selects = config.n_first > 0
         state: EnsembleState | None = None
-        if begun is None:
+        if begun is None or begun.ensemble is None:
             keeper.reached(STAGE, 0, n_trees, TreesState)
             observe(Event(STAGE, 0, n_trees))
         else:

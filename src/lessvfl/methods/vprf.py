@@ -118,7 +118,7 @@ def run(
 ) -> Network:
     """Rate features, grow every party's trees, and count votes."""
     made = keeper.enter(STAGE, dict[str, Tensor])
-    if made is not None:
+    if made:
         return VoteSum.of_state(made)
     targets, names = targets_of(labels), parties.active()
     if config.secret == "sharing":

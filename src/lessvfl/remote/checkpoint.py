@@ -174,11 +174,11 @@ class Checkpoints(Keeper):
         n_steps: int | None,
         state: Callable[[], object],
     ) -> None:
-        """Save at the end of a stage, and every few steps: the parties first."""
+        """Save at both ends of a stage, and every few steps: the parties first."""
         if n_steps is not None:
             self.on_step(stage, step, n_steps)
         is_over = step == n_steps
-        if not is_over and step - self._step < self.every:
+        if 0 < step < self._step + self.every and not is_over:
             return
         self._step = 0 if is_over else step
         self._stages[stage] = copy.deepcopy(state()) if is_over else state()

@@ -187,7 +187,7 @@ class SeedRun:
             return 0
         if not isinstance(plan, TrainPlan):
             return 1
-        batches = plan.batches(len(own.rows.train), own.rows.seed, self.party.blocks)
+        batches = self.party.batches(plan)
         return max(1, math.ceil(done.step / batches.n_per_epoch))
 
     def _show(self, message: messages.Request) -> None:
@@ -195,8 +195,7 @@ class SeedRun:
         status, done = self._status, self.progress
         match message:
             case messages.Begin(plan, n_done):
-                rows = self.prepared.rows
-                batches = plan.batches(len(rows.train), rows.seed, self.party.blocks)
+                batches = self.party.batches(plan)
                 done.step, self._n_steps = n_done, batches.n_steps(plan.n_epochs)
                 self._n_per_epoch = batches.n_per_epoch
                 status.observe(Event(plan.stage, 0, self._n_steps / self._n_per_epoch))

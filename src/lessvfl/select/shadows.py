@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lessvfl.core.features import FeatureMap
 from lessvfl.core.network import MLP, Network
+from lessvfl.core.party_data import PartyData
 from lessvfl.core.party_model import PartyModel
 from lessvfl.core.plans import FitPlan, ShadowPlan, take
 from lessvfl.core.solve import fit_held_out
@@ -25,16 +26,26 @@ from lessvfl.terms import PartyId
 Seen = Sequence[Tensor]  # what a memory has: rows (n,), embeddings, gradients
 
 
-@dataclass(frozen=True)
-class ShadowSelector:
-    """What selection passes of a party share."""
+@dataclass
+class ShadowState:
+    """What a party remembers of training, and how it has selected by that."""
 
-    party: PartyId
-    seed: int  # the party's own
-    features: FeatureMap  # all of them
-    must_keep: Sequence[bool]  # features
-    blocks: Tensor | None  # of training rows (N,); None: all are alone
-    places: Tensor | None = None  # of training rows in the party's own file, (N,)
+    memory: Memory
+    before: list[Tensor] = field(default_factory=list)  # what the first of two saw
+    report: dict[str, Any] | None = None  # how it selected
+    decays: bool = True  # weights may; False: some were drawn anew
+
+
+class ShadowSelection:
+    """A party's selection by shadows: `seed` is its own, `features` are all it has."""
+
+    def __init__(
+        self, party: PartyId, seed: int, features: FeatureMap, data: PartyData
+    ) -> None:
+        self._party, self._seed, self._features = party, seed, features
+        self._must_keep, self._places = data.must_keep, data.places
+        self._blocks = data.blocks
+        self.state = ShadowState(Memory.of(len(features.column_slots)))
 
     def over(
         self,
@@ -51,41 +62,23 @@ class ShadowSelector:
         """
         last = latest(seen[0])
         rows, *answers = (part[last] for part in seen)
-        places = self.places if looks or alike is not None else None
+        places = self._places if looks or alike is not None else None
         subject = evidence.Subject(
             rows,
             X[rows],
             standardised(*answers),
-            self.features.column_groups,
-            self.features.groups_of(self.must_keep),
-            blocks=self.blocks_of(rows),
+            self._features.column_groups,
+            self._features.groups_of(self._must_keep),
+            blocks=self._blocks_of(rows),
             places=None if places is None else take(places, rows),
             alike=alike,
         )
-        name = (self.seed, self.party, plan.stage)
+        name = (self._seed, self._party, plan.stage)
         return evidence.SelectionPass(subject, plan, name)
 
-    def blocks_of(self, rows: Tensor) -> Tensor | None:
+    def _blocks_of(self, rows: Tensor) -> Tensor | None:
         """Return the blocks of rows (n,), None where every row is alone."""
-        return None if self.blocks is None else take(self.blocks, rows)
-
-
-@dataclass
-class ShadowState:
-    """What a party remembers of training, and how it has selected by that."""
-
-    memory: Memory
-    before: list[Tensor] = field(default_factory=list)  # what the first of two saw
-    report: dict[str, Any] | None = None  # how it selected
-    decays: bool = True  # weights may; False: some were drawn anew
-
-
-class ShadowSelection:
-    """A party's selection by shadows."""
-
-    def __init__(self, selector: ShadowSelector) -> None:
-        self.selector = selector
-        self.state = ShadowState(Memory.of(len(selector.features.column_slots)))
+        return None if self._blocks is None else take(self._blocks, rows)
 
     def look(self, model: PartyModel, plan: ShadowPlan) -> None:
         """Keep what predicts the responses better than shadows do, then fit again.
@@ -95,12 +88,12 @@ class ShadowSelection:
         is_second, memory = plan.stage == "select_again", self.state.memory
         if is_second and not self.state.before:
             raise ProtocolError(
-                f"Party '{self.selector.party}' must have looked once to look again. "
+                f"Party '{self._party}' must have looked once to look again. "
                 "Got a second look without a first."
             )
         if not memory.batches:
             raise ProtocolError(
-                f"Party '{self.selector.party}' must have gradients of training to "
+                f"Party '{self._party}' must have gradients of training to "
                 "select by. Got a selection without them."
             )
         rows, *answers = memory.take()
@@ -117,7 +110,7 @@ class ShadowSelection:
 
         The second time by the clearer of what was seen before and what was seen since.
         """
-        over, state = self.selector.over, self.state
+        over, state = self.over, self.state
         before = state.report if state.before else None
         known = None if before is None or not before["alike"] else before["alike"]
         now = over(X, seen, plan, None if known is None else Likeness(**known))
@@ -127,7 +120,7 @@ class ShadowSelection:
         else:
             choice = now.choose()
         near_copies = now.near_copies or (before and before.get("near_copies"))
-        report = choice.report(self.selector.features.feature_groups)
+        report = choice.report(self._features.feature_groups)
         state.report = report | {"near_copies": near_copies}
         state.before = seen if plan.again else []
         return choice.kept
@@ -147,12 +140,12 @@ class ShadowSelection:
         if not plan.refit_epochs or not X.shape[1]:
             return net
         assert self.state.report is not None, "it has selected"
-        party, seed = self.selector.party, self.selector.seed
+        party, seed = self._party, self._seed
         fit = FitPlan(plan.refit_epochs)
         rows, h, *more = (part[-fit.most_rows :] for part in seen)
         wanted, start = responses(h, *more), h - more[1] if more[1:] else h
         X, Z = take(X, rows), torch.lerp(start, wanted, plan.refit_share)
-        blocks = self.selector.blocks_of(rows)
+        blocks = self._blocks_of(rows)
         redrawn = net.redrawn(seed, party) if self.state.report["pairs"] else None
         loss = fit_held_out(net, X, Z, fit, seed, blocks)
         self.state.decays = True
