@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from lessvfl.core.plans import parts
 from lessvfl.core.state import join_state, split_state
 from lessvfl.errors import DivergenceError
 from lessvfl.run import profiles, recorder, simulate
-from lessvfl.run.recorder import Recorder, RecorderState, _joined, _mean
+from lessvfl.run.numbers import Recorded
+from lessvfl.run.recorder import Recorder, _joined, _mean
 from lessvfl.run.simulate import Job
 from lessvfl.terms import Event
 from lessvfl.wire.ledger import Ledger
@@ -110,10 +112,9 @@ class Answering:
 def test_diverged_networks_are_named(blocks, factor, who):
     y = torch.zeros(3)
     problem = data.prepare(a_dataset(), data.DataConfig(), parties=2)
-    recorder = Recorder(problem, y, y, lambda event: None, evaluation="epochs")
     values = [torch.full((3, 1), value) for value in blocks]
-    answering: object = Answering(*values)
-    recorder._server = answering  # type: ignore[assignment]
+    answering: Any = Answering(*values)
+    recorder = Recorder(problem, y, y, lambda event: None, "epochs", answering)
     event = Event("train", 2, 5, lambda H: H[:, :1] * factor + H[:, 1:])
     with pytest.raises(DivergenceError) as error:
         recorder(event)
@@ -187,8 +188,7 @@ def watched(telling, task="binary", threshold=None, epoch=N_EPOCHS):
         drawn = rng.normal(size=n)
         labels[rows] = drawn if task == "regression" else (drawn > 0).astype(float)
     y_train, y_test = (torch.tensor(labels[rows]) for rows in ("train", "test"))
-    recorder = Recorder(problem, y_train, y_test, lambda e: None, "epochs")
-    recorder.attach(telling, ())
+    recorder = Recorder(problem, y_train, y_test, lambda e: None, "epochs", telling)
     recorder(Event("train", epoch, N_EPOCHS, fuse))
     return recorder, labels
 
@@ -241,24 +241,25 @@ def test_nobody_is_left_out_before_the_end():
     recorder, _ = watched(Telling(), epoch=4)
     assert recorder.state.means == {}
     assert recorder.state.without is None
-    assert recorder.state.intervals == {"intervals": None, "missed": None}
+    assert (recorder.state.intervals, recorder.state.missed) == (None, None)
 
 
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_scores_and_losses_have_intervals_around_them(task):
     recorder, _ = watched(Telling(200), task)
-    around, last = recorder.state.intervals, recorder.state.curve[-1]
+    state = recorder.state
+    last = state.curve[-1]
     score = "r2" if task == "regression" else "accuracy"
-    for name, ends in around["intervals"].items():
+    for name, ends in state.intervals.items():
         assert ends["low"] < last[name] < ends["high"]
-    assert list(around["missed"]) == ["a", "b"]
-    for party, ends in around["missed"].items():
+    assert list(state.missed) == ["a", "b"]
+    for party, ends in state.missed.items():
         loss = last[score] - recorder.state.without[party][score]
         assert ends["loss"] == pytest.approx(loss)
         assert ends["low"] <= loss <= ends["high"]
     silent, _ = watched(Telling(silent=0.9), task)
     nothing = {"loss": 0.0, "low": 0.0, "high": 0.0}
-    assert silent.state.intervals["missed"]["b"] == nothing
+    assert silent.state.missed["b"] == nothing
 
 
 def test_intervals_are_wider_where_rows_are_of_few_people():
@@ -287,7 +288,7 @@ def test_intervals_are_wider_where_rows_are_of_few_people():
 
 def test_without_test_rows_there_are_no_intervals():
     recorder, _ = watched(Telling(0))
-    assert recorder.state.intervals == {"intervals": None, "missed": None}
+    assert (recorder.state.intervals, recorder.state.missed) == (None, None)
 
 
 @pytest.mark.usefixtures("_in_parts")
@@ -309,7 +310,7 @@ def test_the_value_of_parties_outlives_a_restart():
     again, _ = watched(Telling(), epoch=4)
     tensors, values = split_state(recorder.state)
     written = json.loads(json.dumps(values, allow_nan=False))
-    again.state = join_state(RecorderState, tensors, written)
+    again.state = join_state(Recorded, tensors, written)
     assert again.state.without == recorder.state.without
     assert again.state.intervals == recorder.state.intervals
     assert again.state.means.keys() == recorder.state.means.keys()

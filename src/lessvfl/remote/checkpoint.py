@@ -27,8 +27,9 @@ from lessvfl.core.keeper import Keeper
 from lessvfl.core.state import join_state, split_state
 from lessvfl.data import Places, are_all
 from lessvfl.errors import ConfigError, RecordError
+from lessvfl.run.numbers import Recorded
 from lessvfl.run.record import dumps, read_private, write_atomically
-from lessvfl.run.recorder import Recorder, RecorderState
+from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties, PartiesState
 
@@ -127,7 +128,7 @@ class ServerState:
     step: int  # steps done of the stage at hand, 0 between two stages
     stages: dict[Stage, Any]  # what every stage that began goes on with, or has made
     parties: PartiesState
-    recorder: RecorderState
+    recorder: Recorded
     rng: Tensor  # torch's own state
     resent: int  # bytes that were sent again
 

@@ -63,7 +63,7 @@ from lessvfl.run.numbers import (
 )
 from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_json
 from lessvfl.run.recorder import Recorder
-from lessvfl.run.session import ServerSeed, run_seed
+from lessvfl.run.session import run_seed
 from lessvfl.status import Status
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
@@ -390,18 +390,19 @@ class ServerProcess:
         self._ask_all(control.Restore(None if saved is None else saved.values["tag"]))
         if saved is not None:
             self.resent = max(self.resent, saved.values["resent"])
-        server_seed = ServerSeed(
-            build,
+        recorder = Recorder(
             problem,
-            labels,
+            labels.y,
+            build.labels(problem.y_test, problem.task),
+            self.status.observe,
             config.evaluation,
-            observe=self.status.observe,
+            server,
+            bits=settings.config.bits,
             scored=self.status.scored,
             tested=files.keep_tested if settings.is_ensemble(self.seeds) else None,
-            bits=settings.config.bits,
         )
 
-        def checkpoints(recorder: Recorder) -> Checkpoints:
+        def checkpoints() -> Checkpoints:
             return Checkpoints(
                 files.checkpoint,
                 config.save_every,
@@ -414,25 +415,26 @@ class ServerProcess:
             )
 
         try:
-            finished = run_seed(
-                server_seed, server, checkpoints, resent_bytes=lambda: self.resent
+            fusion, numbers = run_seed(
+                build, labels, recorder, checkpoints, resent_bytes=lambda: self.resent
             )
         except PartyLostError:
             self.resent += _undone(server.ledger, files.saved())
             raise
+        means = recorder.state.means
         FittedServer.of(
             problem,
-            finished.fusion,
+            fusion,
             settings.net.fusion_net,
             {name: kept.tolist() for name, kept in server.components.items()},
             constants=server.constants,
-            means={n: mean.to(build.dtype) for n, mean in finished.means.items()},
+            means={n: mean.to(build.dtype) for n, mean in means.items()},
         ).save(files.network)
         all_runs = self.labels.spent(self.rows.common)
         n_classes = len(self.table.dataset.label_names)
         without = unpriced(settings, n_classes, config.tell_share)
         spent = privacy(self.labels.spend(), {}, without, all_runs)
-        return finished.numbers | {"bill": server.ledger.lines()} | spent
+        return numbers | {"bill": server.ledger.lines()} | spent
 
 
 def _undone(ledger: Ledger, kept: State | None) -> int:
