@@ -280,15 +280,7 @@ class Party:
     # ----------------------------------------------------------------------- embeddings
 
     def _embed(self, request: messages.Embed) -> messages.Embedding:
-        """Embed a part of the rows, those held out of training, or a sample."""
-        training, X = self._training, self.model.X_train
-        rows: Rows
-        if request.n_rows is None:
-            rows = self.part_of(request)
-        elif training is not None and self.is_held_out_check(request):
-            rows = training.batches.held_out.to(X.device)
-        else:
-            rows = sample_rows(len(X), request.n_rows, self.seed).to(X.device)
+        training, rows = self._training, self.rows_of(request)
         gates = None if training is None else training.gates
         self.net.train(False)
         h = self.model.embed(
@@ -298,6 +290,15 @@ class Party:
         name = (request.stage, request.rows, *([request.part] if request.part else []))
         block = self._block(self.model.released(h, *name), request.bits, *name)
         return messages.Embedding(request.stage, block)
+
+    def rows_of(self, request: messages.Embed) -> Rows:
+        """Return the rows asked for: a part of all, those held out, or a sample."""
+        training, X = self._training, self.model.X_train
+        if request.n_rows is None:
+            return self.part_of(request)
+        if training is not None and self.is_held_out_check(request):
+            return training.batches.held_out.to(X.device)
+        return sample_rows(len(X), request.n_rows, self.seed).to(X.device)
 
     def part_of(self, request: messages.Embed) -> slice:
         """Return which training or test rows the numbered part of a request is."""

@@ -208,8 +208,8 @@ class ServerController(Controller):  # type: ignore[misc]
                 raise
             hub.close()
             report.build(Path(own.out))
-            if process.own is not None:
-                report.build(process.own.folder)
+            if process.party_here is not None:
+                report.build(process.party_here.folder)
             self._wait_for(task, abort_signal)
 
     def _invite(self, peer: str, parties: Sequence[str], fl_ctx: FLContext) -> Task:

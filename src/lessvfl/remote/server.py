@@ -133,7 +133,7 @@ class ServerProcess:
         self._settled = hub.bytes.by_part()  # billed to earlier seeds
         # The greeting of every party that was told its rows over this connection.
         self._prepared: dict[PartyId, control.Hello] = {}
-        self.own: PartyProcess | None = None  # that its own columns are
+        self.party_here: PartyProcess | None = None  # that its own columns are
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
             if self._has_begun and not resume:
@@ -150,7 +150,7 @@ class ServerProcess:
             self.rows.new_aligner()  # fails now if the table cannot be aligned
             if config.columns is not None:
                 about = (config.columns, self.settings, self.seeds)
-                self.own = training_party(config, *about)
+                self.party_here = training_party(config, *about)
             on_error.pop_all()
         self._offer = most_offered(config.align, table.n_rows, config.most_ids)
         offer: dict[type, Bound] = {control.Align: Bound(self._offer)}
@@ -163,14 +163,18 @@ class ServerProcess:
             refused=lambda who, why: status.refused(why.split(".")[0][:80]),
         )
         hub.follow(rules)
-        if self.own is not None:
-            hub.join(LocalParty(self.own.hello(), self.own.handle, self.own.due))
+        if self.party_here is not None:
+            hub.join(
+                LocalParty(
+                    self.party_here.hello(), self.party_here.handle, self.party_here.due
+                )
+            )
 
     def close(self) -> None:
         """Let go of the run folder."""
         self.home.close()
-        if self.own is not None:
-            self.own.close()
+        if self.party_here is not None:
+            self.party_here.close()
 
     # ------------------------------------------------------------------------ who joins
 
@@ -247,7 +251,7 @@ class ServerProcess:
         path = files.finished
         done: dict[str, Any] = read_json(path) if path.is_file() else {}
         self.hub.run_id = self._run_id()
-        end, told = time.monotonic() + self.config.wait, set[PartyId]()
+        end, awaited = time.monotonic() + self.config.wait, set[PartyId]()
         if len(done) < len(self.parties):
             prepare = self.rows.of_seed(files.seed).message(self.config.tell_share)
         while missing := [p for p in self.parties if p not in done]:
@@ -258,9 +262,9 @@ class ServerProcess:
             if time.monotonic() > end:
                 raise PartyLostError(missing, "the run is over, but not for them")
             away = set(missing) - done.keys() - {*self.hub.connected}
-            if away - told:
+            if away - awaited:
                 say_awaited(sorted(away), end - time.monotonic())
-                told |= away
+                awaited |= away
             time.sleep(0.01)
 
     def _finish_one(
@@ -292,10 +296,11 @@ class ServerProcess:
         }
         if self.config.columns is not None:
             first_line["own"] = self.config.columns.name
-        agreed, said = verdicts.agreed(runs), [files.read_tested() for files in seeds]
         together = None
         if self.settings.is_ensemble(self.seeds):
-            together = ensemble.scores(problem, self.seeds, said)
+            outputs = [files.read_tested() for files in seeds]
+            together = ensemble.scores(problem, self.seeds, outputs)
+        agreed = verdicts.agreed(runs)
         return RunRecord(first_line, runs, "complete", "", agreed, together)
 
     def _welcome(self) -> control.Welcome:
