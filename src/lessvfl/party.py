@@ -12,28 +12,14 @@ import torch
 from torch import Tensor
 
 from lessvfl import algorithm
+from lessvfl.core import plans
 from lessvfl.core.finite import finite
 from lessvfl.core.guard import EmbeddingGuard
 from lessvfl.core.network import Network
 from lessvfl.core.party_data import Outcome, PartyData
 from lessvfl.core.party_model import Empty, ModelState, PartyModel
-from lessvfl.core.plans import (
-    Batches,
-    Rows,
-    SelectPlan,
-    ShadowPlan,
-    TrainPlan,
-    parts,
-    sample_rows,
-    take,
-)
-from lessvfl.core.protocol import (
-    NewProtocol,
-    QueryStage,
-    QueryState,
-    Selected,
-    ShownScores,
-)
+from lessvfl.core.plans import Batches, Rows, SelectPlan, TrainPlan
+from lessvfl.core.protocol import NewProtocol, QueryStage, QueryState, Selected
 from lessvfl.core.solve import in_order
 from lessvfl.core.training import PartyTraining, TrainingState
 from lessvfl.errors import ProtocolError
@@ -82,8 +68,7 @@ class Party:
         self._data = data
         self._private = seed if private is None else private
         self._training: PartyTraining | None = None
-        features = self.model.features
-        self._shadows = ShadowSelection(name, self._private, features, data)
+        self._shadows = ShadowSelection(name, self._private, self.model.features, data)
         self._queries = QueryStage(
             protocol, name, self.model, data, seed=seed, private=self._private
         )
@@ -111,8 +96,8 @@ class Party:
                 return self._descend(request)
             case messages.Embed():
                 return self._embed(request)
-            case messages.Select(components, plan):
-                return self._select(components, plan)
+            case messages.Select():
+                return self._select(request)
             case messages.Query():
                 return self._query(request)
 
@@ -165,7 +150,7 @@ class Party:
             return self._done(plan.stage)
         _, training.rows = step
         rows = training.rows
-        training.h = training.passes.forward(take(model.X_train, rows))
+        training.h = training.passes.forward(plans.take(model.X_train, rows))
         h = model.into(training.h, "train", rows)
         training.sent = model.released(h, plan.stage, training.step)
         block = self._block(training.sent, plan.bits, plan.stage, training.step)
@@ -222,25 +207,21 @@ class Party:
 
     # ------------------------------------------------------------- Algorithm 1, party m
 
-    def _select(
-        self,
-        components: tuple[int, ...] | None,
-        plan: SelectPlan | ShadowPlan,
-    ) -> messages.Reply:
+    def _select(self, request: messages.Select) -> messages.Reply:
         """Keep K_m, then select features on H_N alone (stage 3)."""
         if self._training is not None:
             raise ProtocolError.told(
                 f"Party '{self.name}' selects when it has trained. Got a selection "
                 "before the end of a stage."
             )
-        if components is not None:
-            self.model.keep_components(components)
-        if isinstance(plan, SelectPlan):
+        if request.components is not None:
+            self.model.keep_components(request.components)
+        if isinstance(request.plan, SelectPlan):
             self.model.freeze()
-            self.model.remove(self._features_needed(plan))
+            self.model.remove(self._features_needed(request.plan))
         else:
-            self._shadows.look(self.model, plan)
-        return self._done(plan.stage)
+            self._shadows.look(self.model, request.plan)
+        return self._done(request.stage)
 
     def _features_needed(self, plan: SelectPlan) -> Tensor:
         """Return the groups that stage 3 of the paper keeps, (n_groups,)."""
@@ -272,10 +253,8 @@ class Party:
         )
         if isinstance(answer, Selected):
             return self._done(request.stage)
-        if isinstance(answer, ShownScores):
-            arrays = tuple(answer.arrays)
-            return messages.QueryReply(request.stage, arrays, answer.n_values)
-        return messages.QueryReply(request.stage, tuple(answer))
+        arrays = tuple(answer.arrays)
+        return messages.QueryReply(request.stage, arrays, answer.n_values)
 
     # ----------------------------------------------------------------------- embeddings
 
@@ -298,12 +277,14 @@ class Party:
             return self.part_of(request)
         if training is not None and self.is_held_out_check(request):
             return training.batches.held_out.to(X.device)
-        return sample_rows(len(X), request.n_rows, self.seed).to(X.device)
+        return plans.sample_rows(len(X), request.n_rows, self.seed).to(X.device)
 
     def part_of(self, request: messages.Embed) -> slice:
         """Return which training or test rows the numbered part of a request is."""
         model = self.model
-        slices = parts(len(model.X_train if request.rows == "train" else model.X_test))
+        slices = plans.parts(
+            len(model.X_train if request.rows == "train" else model.X_test)
+        )
         if not 0 <= request.part < len(slices):
             raise ProtocolError.told(
                 f"Party '{self.name}' must be asked for rows that it has, in "

@@ -147,7 +147,9 @@ class QueryStage:
             )
             self._protocol = self._new(holder)
 
-    def answer(self, step: int, arrays: QueryArrays, *, is_due: bool) -> ProtocolAnswer:
+    def answer(
+        self, step: int, arrays: QueryArrays, *, is_due: bool
+    ) -> ShownScores | Selected:
         """Answer one query, from step 0 on; at the end keep what the protocol says.
 
         One that is not due, or of no such stage, is refused.
@@ -170,7 +172,8 @@ class QueryStage:
             self._protocol = None
             self.gate_start, self.rating = answer.gates, answer.rating
             self._model.follow(answer.groups, answer.net)
-        return answer
+            return answer
+        return answer if isinstance(answer, ShownScores) else ShownScores(answer, 0)
 
     def gates(self, plan: TrainPlan) -> Gates | None:
         """Return gates on features as a plan has them, None where it has none.
