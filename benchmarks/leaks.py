@@ -148,7 +148,7 @@ class Listener:
     def handle(self, party: Party, request: Any, handle: Any) -> Any:
         """Let a party answer, and write down what it says of which rows."""
         if not len(self.X):  # of all columns: those removed leave the party's rows
-            self.X = party.X_train.double()
+            self.X = party.model.X_train.double()
         if self.lies and isinstance(request, messages.Descend):
             how = self._pull if self.lies == "pull" else self._turn
             values = how(party._training, request.gradient.values)
@@ -165,7 +165,7 @@ class Listener:
                 return reply
             stage = request.stage
             if request.n_rows is not None:
-                where = party._drawn(request, request.n_rows)
+                where = party.rows_of(request)
         elif training is not None and isinstance(training.rows, Tensor):
             where = training.rows
             number = training.step // training.batches.n_per_epoch

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from lessvfl import algorithm
 from lessvfl.core.keeper import Keeper
@@ -330,35 +329,19 @@ class Notebook(Keeper):
     def __init__(self, made: dict[str, Party]) -> None:
         self.made = made
         self.said: list[tuple[str, int]] = []
-        self.kept: Tensor | None = None
-        self.params: list[Tensor] = []
+        self.over: dict[str, Any] = {}  # what stages made
+        self.behind: dict[str, Any] = {}  # the same of an earlier run
         self.states: dict[str, Any] = {}
 
-    def reached(self, stage, step, n_steps):
+    def enter(self, stage, kind):
+        return self.behind.get(stage)
+
+    def reached(self, stage, step, n_steps, state):
         self.said.append((stage, step))
+        if step == n_steps:
+            self.over[stage] = copy.deepcopy(state())
         if stage == "select_features":
-            self.states = copy.deepcopy({n: p.state() for n, p in self.made.items()})
-
-    def note(self, stage, found, params):
-        self.kept, self.params = found, [p.detach().clone() for p in params]
-
-
-class GoingOn(Notebook):
-    """Everything up to the end of stage 3 is over."""
-
-    def enter(self, stage, n_steps, params, optimizer, more=None):
-        return n_steps if stage == "pretrain" else 0
-
-    def is_behind(self, stage):
-        return stage == "select_features"
-
-    def recall(self, stage):
-        return self.kept
-
-    def put_back(self, params):
-        with torch.no_grad():
-            for param, value in zip(params, self.params, strict=True):
-                param.copy_(value)
+            self.states = copy.deepcopy({n: p.state for n, p in self.made.items()})
 
 
 def two_parties():
@@ -385,11 +368,11 @@ STAGES = algorithm.Stages(
 def run_less_vfl(made, keeper, stages=STAGES):
     handlers = {name: party.handle for name, party in made.items()}
     parties = Parties(InProcess(handlers), list(made), Ledger())
-    if isinstance(keeper, GoingOn):
-        assert keeper.kept is not None
+    if isinstance(keeper, Notebook) and keeper.behind:
         for name, party in made.items():
-            party.restore(*keeper.states[name])
-        kept = [int(keeper.kept[m * 3 : m * 3 + 3].sum()) for m in range(2)]
+            party.resume(keeper.states[name])
+        mask = keeper.behind["select_components"].kept
+        kept = [int(mask[m * 3 : m * 3 + 3].sum()) for m in range(2)]
         parties.sizes = dict(zip(made, kept, strict=True))
     y = (table(40, 4)[:, 0] > 0).double()
     seen: list[Event] = []
@@ -406,14 +389,15 @@ def test_a_run_that_goes_on_after_stage_3_ends_as_one_without_a_break():
     whole, events, _ = run_less_vfl(made, first)
     assert [stage for stage, _ in first.said] == [
         *["pretrain"] * 4,
+        "select_components",
         "select_features",
         *["train"] * 4,
     ]
-    assert first.kept is not None
-    assert 0 < first.kept.sum() < 6
+    assert 0 < first.over["select_components"].kept.sum() < 6
     assert not all(bool(party.kept.all()) for party in made.values())
-    second = GoingOn(two_parties())
-    second.kept, second.params, second.states = first.kept, first.params, first.states
+    second = Notebook(two_parties())
+    second.states = first.states
+    second.behind = {s: made for s, made in first.over.items() if s != "train"}
     rest, later, _ = run_less_vfl(second.made, second)
     assert [stage for stage, _ in second.said] == ["train"] * 4
     assert [(e.stage, e.epoch) for e in later] == [("train", n) for n in (0, 1, 2)]

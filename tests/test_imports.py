@@ -65,7 +65,7 @@ ONLY_IN: dict[str, set[str]] = {
     "tensorboard": {"report.tracking"},
     "nvflare": {"remote.flare_files", "remote.nvflare", "wire.nvflare"},
     "yaml": {"data", "remote"},
-    "msgspec": {"remote.config", "remote.policy", "settings", "wire"},
+    "msgspec": {"core.state", "remote", "settings", "wire"},
     "safetensors": {"remote", "run"},
     "onnx": {"run.onnx_builder"},
     "prometheus_client": {"web"},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 import math
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -18,8 +20,9 @@ from lessvfl.core.network import MLP
 from lessvfl.core.party_data import PartyData
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan, sample_rows, take
 from lessvfl.core.prox import GroupLasso
+from lessvfl.core.state import join_state, split_state
 from lessvfl.errors import ProtocolError
-from lessvfl.party import Party
+from lessvfl.party import Party, PartyState
 from lessvfl.privacy.noise import ClippedNoise
 from lessvfl.select import evidence, shadows
 from lessvfl.wire.messages import (
@@ -156,7 +159,7 @@ def test_with_a_lambda_the_proximal_step_follows_and_ends_in_a_removal():
     assert 0 < now.sum() <= D
     assert 0 < party.kept.sum() < D
     assert party.net.input_weights.shape[1] == int(party.kept.sum())
-    assert party.X_train.shape[1] == int(party.kept.sum())
+    assert party.model.X_train.shape[1] == int(party.kept.sum())
 
 
 def test_all_rows_or_a_sample_of_them_are_embedded():
@@ -276,7 +279,7 @@ def test_behind_noise_its_pretrained_embedding_has_noise_too(inside):
     said = embedding(party, Embed("evaluate", "train")).block.values
     assert (said - clear).abs().mean() > 0.1
     again = a_party(empty="frozen", guard=guard)
-    again.restore(*party.state())
+    again.resume(copy.deepcopy(party.state))
     assert_close(embedding(again, Embed("evaluate", "train")).block.values, said)
     assert torch.allclose(party.outcome().net(rows()), clear)
 
@@ -472,14 +475,14 @@ def test_a_fresh_party_with_the_state_gives_the_same_replies(life):
     about, stages = LIVES[life]
     party, n_moments = a_party(**about), 0
     for reply in script(party, *stages):
-        tensors, values = party.state()
+        tensors, values = split_state(party.state)
         fresh = a_party(**about)
-        fresh.restore({k: t.clone() for k, t in tensors.items()}, values)
+        fresh.resume(join_state(PartyState, tensors, json.loads(json.dumps(values))))
         if isinstance(reply, Embedding):
             training = party._training
             assert training is not None
             same(fresh.handle(Begin(training.plan, training.step)), reply)
-        again, values_again = fresh.state()
+        again, values_again = split_state(fresh.state)
         assert values_again == values
         assert again.keys() == tensors.keys()
         assert all(torch.equal(again[name], t) for name, t in tensors.items())
@@ -499,7 +502,7 @@ def test_a_run_that_changes_hands_at_every_boundary_ends_the_same(life):
     for stage in stages:
         list(script(party, stage))
         fresh = a_party(**about)
-        fresh.restore(*party.state())
+        fresh.resume(copy.deepcopy(party.state))
         party = fresh
     one, other = party.outcome(), undisturbed.outcome()
     assert one.kept == other.kept
@@ -538,29 +541,20 @@ def test_a_state_between_the_looks_has_what_the_first_saw():
     about, (pretrain, first, middle, again, _) = LIVES["two looks"]
     party = a_party(**about)
     list(script(party, pretrain))
-    seen = [tensor for name, tensor in party.state()[0].items() if "seen." in name]
+    seen = copy.deepcopy(party.state.shadows.memory).take()
     list(script(party, first))
-    tensors, values = party.state()
-    before = [tensors[f"before.{i}"] for i in range(3)]
-    assert values["looks_again"]
+    before = party.state.shadows.before
     assert torch.equal(before[0], seen[0])
     for kept, whole in zip(before[1:], seen[1:], strict=True):
         assert torch.equal(kept, whole[:, [0, 1]])  # of the components in use
     list(script(party, middle))
     fresh = a_party(**about)
-    fresh.restore(*party.state())
+    fresh.resume(copy.deepcopy(party.state))
     for each in (party, fresh):
         list(script(each, again))
     assert fresh.outcome().selection == party.outcome().selection
     assert torch.equal(fresh.kept, party.kept)
-    assert not any(name.startswith("before") for name in party.state()[0])
-    blind = a_party(**about)
-    list(script(blind, pretrain, first, middle))
-    tensors, values = blind.state()
-    tensors |= {"before.1": -tensors["before.1"], "before.2": -tensors["before.2"]}
-    other = a_party(**about)
-    other.restore(tensors, values)
-    assert not torch.equal(other._shadows.before[1], blind._shadows.before[1])
+    assert party.state.shadows.before == []
 
 
 def test_a_row_seen_twice_counts_once():

@@ -18,6 +18,7 @@ from tests.conftest import until
 from tests.remote import test_remote
 from tests.wire.test_parties import SELECT, make_party, train
 
+from lessvfl.core.state import split_state
 from lessvfl.errors import ConfigError, PartyLostError, PolicyError, ProtocolError
 from lessvfl.remote.server import ServerProcess
 from lessvfl.wire import codec, dial, shorthand
@@ -102,7 +103,9 @@ def test_the_same_bits_and_the_same_bill_as_in_one_process(network):
         train(parties)
         kept = torch.tensor([True, True, False, False, True, False])
         parties.select_features(kept, dataclasses.replace(SELECT, lam=1.0))
-        return parties.embed("embed", "train"), parties.state(), ledger.lines()
+        h = parties.embed("embed", "train")
+        masks = [mask.tolist() for mask in parties.components.values()]
+        return h, masks, split_state(parties.state)[1], ledger.lines()
 
     local = {name: make_party(name).handle for name in "ab"}
     h, *rest = results(InProcess(local))

@@ -10,7 +10,6 @@ import torch
 import lessvfl
 from lessvfl import data
 from lessvfl.core import binning, gates
-from lessvfl.party import Party
 
 FEW: dict[str, Any] = {"train_epochs": 1, "gate_epochs": 3, "batch_size": 64}
 
@@ -23,22 +22,23 @@ def simulate(seeds: list[int], **more: Any) -> list[Any]:
 
 
 @pytest.fixture
-def starts(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Party, Any]]:
-    """Return where the gates of every party start."""
-    found: dict[str, tuple[Party, Any]] = {}
-    make = Party._gates
+def starts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return where the gates of every side start, (n_groups,)."""
+    found: dict[str, Any] = {}
+    make = gates.Gates.of
 
-    def watched(party: Party, *how: Any) -> gates.Gates:
-        made = make(party, *how)
-        found[party.name] = (party, made.mu.clone())
+    def watched(plan: Any, start: Any, owner: Any, **how: Any) -> gates.Gates | None:
+        made = make(plan, start, owner, **how)
+        if made is not None:
+            found[how["who"]] = made.mu.clone()
         return made
 
-    monkeypatch.setattr(Party, "_gates", watched)
+    monkeypatch.setattr(gates.Gates, "of", watched)
     return found
 
 
 def test_gates_start_in_proportion_to_one_over_gini(
-    starts: dict[str, tuple[Party, Any]],
+    starts: dict[str, Any],
 ) -> None:
     (run,) = simulate([0])
     y = torch.from_numpy(run.problem.y_train).long()
@@ -46,17 +46,18 @@ def test_gates_start_in_proportion_to_one_over_gini(
         X, n = torch.from_numpy(table.X_train), table.X_train.shape[1]
         bins = binning.bin_features(X.float(), torch.arange(n), n, 10)
         gini = binning.impurity(bins.counts(y, 2), bins.owner, n)
-        _, mu = starts[table.name]
+        mu = starts[table.name]
         torch.testing.assert_close(
             mu * gini.to(mu), mu.new_full((n,), float(mu[0] * gini[0]))
         )
         assert float(mu.mean()) == pytest.approx(0.5, rel=1e-5)
 
 
-def test_half_open_gates_need_no_count(starts: dict[str, tuple[Party, Any]]) -> None:
+def test_half_open_gates_need_no_count(starts: dict[str, Any]) -> None:
     (run,) = simulate([0], start="half")
     assert "select_features" not in run.numbers["communication"]["by_stage"]
-    assert all((mu == gates.HALF_OPEN).all() for _, mu in starts.values())
+    assert len(starts) == 4
+    assert all((mu == gates.HALF_OPEN).all() for mu in starts.values())
 
 
 def test_a_high_price_shuts_all_gates_and_none_keeps_more() -> None:

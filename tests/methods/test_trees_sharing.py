@@ -369,7 +369,7 @@ def test_no_mask_comes_back_from_a_checkpoint() -> None:
     party, again = a_started_party(), a_party()
     key = ask(party, 3, [TreeQuery.LAYOUT]).arrays[2]
     ask(party, 4, [TreeQuery.BEGIN, 0, 0], FLAGS, VALUES)
-    again.restore(*party.state())
+    again.resume(party.state)
     with pytest.raises(ProtocolError, match="gradients before keys"):
         ask(again, 5, [TreeQuery.BEGIN, 0, 0], FLAGS, VALUES)
     assert not torch.equal(ask(again, 5, [TreeQuery.LAYOUT]).arrays[2], key)

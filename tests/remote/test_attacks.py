@@ -213,7 +213,7 @@ def test_preparation_is_the_partys_own_choice(tmp_path, name):
 def test_its_own_scale_acts_whatever_the_server_wants(tmp_path):
     party = a_party(tmp_path, scale="standardize")
     Server(party).begin()
-    assert training(party).party.X_train.mean(dim=0).abs().max() < 1e-5
+    assert training(party).party.model.X_train.mean(dim=0).abs().max() < 1e-5
 
 
 def test_a_party_brings_its_own_network(tmp_path):
@@ -1105,7 +1105,7 @@ def resemblance(party: PartyProcess) -> float:
     """Return how much the inverted columns are like the true ones, in the mean."""
     found = inverted(first_embedding(party)).numpy()
     inside: Any = training(party).party
-    true = inside.X_train.numpy()
+    true = inside.model.X_train.numpy()
     each = [np.corrcoef(found[:, i], true[:, i])[0, 1] for i in range(4)]
     return float(np.mean(np.abs(each)))
 
@@ -1142,7 +1142,7 @@ def test_rounding_and_shadows_are_private_too(tmp_path):
     server = Server(party, pretrain_epochs=0, server_rows=60, bits=8).begin()
     sent = server.party.handle(Embed("embed", "train", 60, 8)).block
     inside: Any = training(party).party
-    h = inside._embed_rows("train", sample_rows(len(TRAIN), 60, 0))
+    h = inside.model.embed("train", sample_rows(len(TRAIN), 60, 0), None)
     name = ("up", "clinic", "embed", "train")
 
     def levels(seed):
@@ -1153,8 +1153,7 @@ def test_rounding_and_shadows_are_private_too(tmp_path):
     assert not torch.equal(levels(0), sent.coded.levels)
     look = next(p for p in server.plans if p.stage == "select_features")
     seen = (torch.arange(60), h, torch.randn_like(h))
-    selector = inside._shadows.selector
-    assert selector.over(inside.X_train, seen, look).name[0] == own
+    assert inside._shadows.over(inside.model.X_train, seen, look).name[0] == own
 
 
 @pytest.mark.usefixtures("own_secrets")

@@ -425,7 +425,7 @@ def test_a_lying_server_of_mmvfl_reads_the_columns_up_to_a_mixture(
     server.align()
     server.prepare()
     _, used = split_rows(len(TRAIN), 0)
-    X = training(server.party).party.X_train[used]
+    X = training(server.party).party.model.X_train[used]
     generator = torch.Generator().manual_seed(0)
     Z = torch.randn(len(X), X.shape[1], generator=generator)
     shown, _, _ = ask(server.party, 0, Z)
@@ -441,7 +441,7 @@ def test_predictions_at_neighbouring_limits_tell_single_columns() -> None:
     """To an honest server, too: a weight times the column, of rows held out."""
     side = a_side("mmvfl")
     held, used = split_rows(N, 0)
-    X = side.X_train
+    X = side.model.X_train
     weights = torch.tensor([1.0, 0.4, 0.15, 0.06])  # of the columns, in the labels
     Z = (X[used] @ weights).view(-1, 1)
     ask(side, 0, Z)

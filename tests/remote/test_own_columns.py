@@ -220,7 +220,7 @@ def test_a_killed_process_goes_on_from_its_last_checkpoint(tables, tmp_path):
         own = config(broken)
         table, left = LabelTable.load(own), 30
         process = ServerProcess(own, table, hub, a_status(own))
-        party_here = process.own
+        party_here = process.party_here
         assert party_here is not None
 
         def dies(message: Any) -> Any:

@@ -80,7 +80,7 @@ def test_answers_are_those_in_the_clear(folder, monkeypatch):
         parts = predictor.predict(places)
         assert np.abs(parts.z - right).max() < 1e-4
         for side in sides.values():
-            assert not side.party.state.said.sent.any()
+            assert not side.party.state.opening.sent.any()
 
 
 def test_a_table_of_answers_is_the_same(folder):

@@ -679,10 +679,10 @@ def test_a_party_reads_its_own_messy_table_and_says_so_to_itself(tmp_path):
         return PartyProcess("clinic", config, frame, ids)
 
     process = start(["*"])
-    said = [(one.column, one.level) for one in process.own.changes()]
+    said = [(one.column, one.level) for one in process.table.changes()]
     expected = [(name, "changed") for name in (None, None, "amount", "smoker", "seen")]
     assert said == [*expected, ("code", "left out")]
-    encoding = process.own.encoding(process.own.whole)
+    encoding = process.table.encoding(process.table.whole)
     assert encoding.features == ("amount", "smoker", "seen")
     assert [column.kind for column in encoding.columns] == [
         "numeric",
@@ -691,8 +691,8 @@ def test_a_party_reads_its_own_messy_table_and_says_so_to_itself(tmp_path):
     ]
     process.close()
     fewer = start(["!seen", "!code"])
-    assert fewer.own.encoding(fewer.own.whole).features == ("amount", "smoker")
-    assert "seen" not in {one.column for one in fewer.own.changes()}
+    assert fewer.table.encoding(fewer.table.whole).features == ("amount", "smoker")
+    assert "seen" not in {one.column for one in fewer.table.changes()}
     fewer.close()
     hello = str(dataclasses.asdict(process.hello()))
     assert not any(name in hello for name in (*frame.names, "left out"))
@@ -714,7 +714,7 @@ def test_a_gpu_computes_with_rows_in_memory(storage, stays, tmp_path, monkeypatc
             PartyProcess.load("clinic", own, status)
         return
     process = PartyProcess.load("clinic", own, status)
-    assert type(process.own.whole).__name__ == stays
+    assert type(process.table.whole).__name__ == stays
     process.close()
 
 

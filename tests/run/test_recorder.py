@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from sklearn.metrics import average_precision_score
 from lessvfl import data
 from lessvfl.core import plans
 from lessvfl.core.plans import parts
+from lessvfl.core.state import join_state, split_state
 from lessvfl.errors import DivergenceError
 from lessvfl.run import profiles, recorder, simulate
+from lessvfl.run.numbers import Recorded
 from lessvfl.run.recorder import Recorder, _joined, _mean
 from lessvfl.run.simulate import Job
 from lessvfl.terms import Event
@@ -109,10 +112,9 @@ class Answering:
 def test_diverged_networks_are_named(blocks, factor, who):
     y = torch.zeros(3)
     problem = data.prepare(a_dataset(), data.DataConfig(), parties=2)
-    recorder = Recorder(problem, y, y, lambda event: None, evaluation="epochs")
     values = [torch.full((3, 1), value) for value in blocks]
-    answering: object = Answering(*values)
-    recorder._server = answering  # type: ignore[assignment]
+    answering: Any = Answering(*values)
+    recorder = Recorder(problem, y, y, lambda event: None, "epochs", answering)
     event = Event("train", 2, 5, lambda H: H[:, :1] * factor + H[:, 1:])
     with pytest.raises(DivergenceError) as error:
         recorder(event)
@@ -186,8 +188,7 @@ def watched(telling, task="binary", threshold=None, epoch=N_EPOCHS):
         drawn = rng.normal(size=n)
         labels[rows] = drawn if task == "regression" else (drawn > 0).astype(float)
     y_train, y_test = (torch.tensor(labels[rows]) for rows in ("train", "test"))
-    recorder = Recorder(problem, y_train, y_test, lambda e: None, "epochs")
-    recorder.attach(telling, ())
+    recorder = Recorder(problem, y_train, y_test, lambda e: None, "epochs", telling)
     recorder(Event("train", epoch, N_EPOCHS, fuse))
     return recorder, labels
 
@@ -213,15 +214,15 @@ def test_the_score_without_a_party_by_its_definition(task, threshold, n_test):
     recorder, labels = watched(telling, task, threshold)
     rows = "test" if n_test else "train"
     offset = 0.0 if threshold is None else np.log(threshold[0] / threshold[1])
-    assert list(recorder.without) == ["a", "b"]
+    assert list(recorder.state.without) == ["a", "b"]
     for m, name in enumerate(("a", "b")):
         blocks = [block.copy() for block in telling.values[rows]]
         mean = telling.values["train"][m].mean(axis=0)
-        assert recorder.means[name].numpy() == pytest.approx(mean)
+        assert recorder.state.means[name].numpy() == pytest.approx(mean)
         blocks[m][:] = mean
         z = np.concatenate(blocks, axis=1) @ WEIGHTS
         right = scores_of(z, labels[rows], task, offset)
-        assert recorder.without[name] == pytest.approx(right)
+        assert recorder.state.without[name] == pytest.approx(right)
 
 
 def test_means_on_the_way_hold_no_rows():
@@ -238,26 +239,27 @@ def test_the_value_of_parties_costs_no_message():
 
 def test_nobody_is_left_out_before_the_end():
     recorder, _ = watched(Telling(), epoch=4)
-    assert recorder.means == {}
-    assert recorder.without is None
-    assert recorder.intervals == {"intervals": None, "missed": None}
+    assert recorder.state.means == {}
+    assert recorder.state.without is None
+    assert (recorder.state.intervals, recorder.state.missed) == (None, None)
 
 
 @pytest.mark.parametrize("task", ["binary", "regression"])
 def test_scores_and_losses_have_intervals_around_them(task):
     recorder, _ = watched(Telling(200), task)
-    around, last = recorder.intervals, recorder.curve[-1]
+    state = recorder.state
+    last = state.curve[-1]
     score = "r2" if task == "regression" else "accuracy"
-    for name, ends in around["intervals"].items():
+    for name, ends in state.intervals.items():
         assert ends["low"] < last[name] < ends["high"]
-    assert list(around["missed"]) == ["a", "b"]
-    for party, ends in around["missed"].items():
-        loss = last[score] - recorder.without[party][score]
+    assert list(state.missed) == ["a", "b"]
+    for party, ends in state.missed.items():
+        loss = last[score] - recorder.state.without[party][score]
         assert ends["loss"] == pytest.approx(loss)
         assert ends["low"] <= loss <= ends["high"]
     silent, _ = watched(Telling(silent=0.9), task)
     nothing = {"loss": 0.0, "low": 0.0, "high": 0.0}
-    assert silent.intervals["missed"]["b"] == nothing
+    assert silent.state.missed["b"] == nothing
 
 
 def test_intervals_are_wider_where_rows_are_of_few_people():
@@ -286,7 +288,7 @@ def test_intervals_are_wider_where_rows_are_of_few_people():
 
 def test_without_test_rows_there_are_no_intervals():
     recorder, _ = watched(Telling(0))
-    assert recorder.intervals == {"intervals": None, "missed": None}
+    assert (recorder.state.intervals, recorder.state.missed) == (None, None)
 
 
 @pytest.mark.usefixtures("_in_parts")
@@ -296,8 +298,8 @@ def test_who_always_says_the_same_is_not_missed(task, dtype):
     """To the bit, although the mean of equal numbers may be another number."""
     recorder, _ = watched(Telling(dtype=dtype, silent=0.9), task)
     said = torch.full((1,), 0.9, dtype=dtype)
-    assert recorder.means["b"].equal(said.double())
-    without, last = recorder.without, recorder.curve[-1]
+    assert recorder.state.means["b"].equal(said.double())
+    without, last = recorder.state.without, recorder.state.curve[-1]
     assert without["b"] == {name: last[name] for name in without["b"]}
     assert without["a"] != without["b"]
 
@@ -306,11 +308,15 @@ def test_the_value_of_parties_outlives_a_restart():
     """The last checkpoint is written after the last evaluation."""
     recorder, _ = watched(Telling())
     again, _ = watched(Telling(), epoch=4)
-    again.restore(json.loads(json.dumps(recorder.state(), allow_nan=False)))
-    assert again.without == recorder.without
-    assert again.intervals == recorder.intervals
-    assert again.means.keys() == recorder.means.keys()
-    assert all(again.means[k].equal(mean) for k, mean in recorder.means.items())
+    tensors, values = split_state(recorder.state)
+    written = json.loads(json.dumps(values, allow_nan=False))
+    again.state = join_state(Recorded, tensors, written)
+    assert again.state.without == recorder.state.without
+    assert again.state.intervals == recorder.state.intervals
+    assert again.state.means.keys() == recorder.state.means.keys()
+    assert all(
+        again.state.means[k].equal(mean) for k, mean in recorder.state.means.items()
+    )
 
 
 def test_parties_that_kept_nothing_are_not_missed():

@@ -23,7 +23,7 @@ def test_torchs_own_state_is_of_the_seed_or_that_of_a_break(goes_on, monkeypatch
     class Over(Exception):
         """The method has begun."""
 
-    def keeper_of(recorder):
+    def keeper_of():
         if goes_on:
             torch.set_rng_state(saved)
         return Keeper()
@@ -32,8 +32,8 @@ def test_torchs_own_state_is_of_the_seed_or_that_of_a_break(goes_on, monkeypatch
         states.append(torch.get_rng_state())
         raise Over
 
-    def run_seed(own, server, _, parties):
-        return session.run_seed(own, server, keeper_of, parties)
+    def run_seed(build, labels, recorder, _):
+        return session.run_seed(build, labels, recorder, keeper_of)
 
     methods = SimpleNamespace(get=lambda name: SimpleNamespace(run=method))
     monkeypatch.setattr(simulate, "run_seed", run_seed)

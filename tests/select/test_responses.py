@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -16,19 +18,17 @@ def test_a_row_counts_once_as_it_was_seen_last():
 
 
 def test_memory_holds_what_was_exchanged_and_gives_it_once():
-    memory = responses.Memory(3)
-    assert memory.tensors() == []
+    memory = responses.Memory.of(3)
+    assert memory.take() == []
     h, g = torch.randn(5, 3), torch.randn(5, 3)
     memory.add(slice(0, 3), h[:3], g[:3] / 3)  # gradients of a mean over rows
     memory.add(torch.tensor([7, 9]), h[3:], g[3:] / 2)
-    rows, seen, gradient = memory.tensors()
+    again = copy.deepcopy(memory)
+    rows, seen, gradient = memory.take()
     assert rows.tolist() == [0, 1, 2, 7, 9]
     assert torch.equal(seen, h)
     assert torch.allclose(gradient, g)  # of every row by itself again
-    again = responses.Memory(3)
-    again.restore(memory.tensors())
-    assert all(map(torch.equal, memory.take(), (rows, seen, gradient)))
-    assert memory.tensors() == []
+    assert memory.take() == []
     assert all(map(torch.equal, again.take(), (rows, seen, gradient)))
 
 

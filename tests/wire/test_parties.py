@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -13,6 +14,7 @@ import torch
 from lessvfl.core.network import MLP
 from lessvfl.core.party_data import PartyData
 from lessvfl.core.plans import SelectPlan, ShadowPlan, TrainPlan
+from lessvfl.core.state import join_state, split_state
 from lessvfl.errors import ProtocolError
 from lessvfl.party import Party
 from lessvfl.wire.inprocess import InProcess
@@ -29,7 +31,7 @@ from lessvfl.wire.messages import (
     Select,
     Traffic,
 )
-from lessvfl.wire.parties import Parties, bill_line, concatenate
+from lessvfl.wire.parties import Parties, PartiesState, bill_line, concatenate
 
 CPU = torch.device("cpu")
 PLAN = TrainPlan("train", 1, 4, "file", "sgd", 0.1)
@@ -43,11 +45,11 @@ def make_party(name="a", n=10, size=3, scale=1.0):
     return Party(name, net, PartyData(X, X[:2], torch.arange(5)), 0)
 
 
-def both_parties(ledger, scale=1.0):
+def both_parties(ledger, scale=1.0, watch=lambda line: None):
     """Return two parties; `scale` is that of the first layer of a."""
     made = (make_party("a", scale=scale), make_party("b"))
     handlers = {party.name: party.handle for party in made}
-    return Parties(InProcess(handlers), ["a", "b"], ledger)
+    return Parties(InProcess(handlers), ["a", "b"], ledger, watch)
 
 
 def train(parties):
@@ -151,8 +153,8 @@ def test_messages_without_a_payload_cost_nothing():
 def test_the_watch_sees_every_message_and_its_sum_is_the_bill():
     """Embeddings, gradients, the components of Select, and constants."""
     told: list[BillLine] = []
-    ledger = Ledger(watch=told.append)
-    parties = both_parties(ledger)
+    ledger = Ledger()
+    parties = both_parties(ledger, watch=told.append)
     assert told == []  # who is who costs nothing
     train(parties)
     kept = torch.tensor([True, True, False, False, True, False])
@@ -173,8 +175,7 @@ def test_the_watch_sees_every_message_and_its_sum_is_the_bill():
 
 def test_a_silent_party_is_asked_nothing_and_its_constant_stands_for_every_row():
     told: list[BillLine] = []
-    ledger = Ledger(watch=told.append)
-    parties = both_parties(ledger, scale=1e-6)
+    parties = both_parties(Ledger(), scale=1e-6, watch=told.append)
     parties.select_features(None, dataclasses.replace(SELECT, lam=1.0))
     assert list(parties.constants) == ["a"]
     told.clear()
@@ -208,29 +209,26 @@ def test_no_round_is_billed_where_all_parties_are_silent():
     ledger = Ledger()
     parties = both_parties(ledger)
     parties.select_features(None, EVERYTHING_GOES)
-    before = ledger.state()
+    before = copy.deepcopy(ledger)
     h = parties.embed("embed", "train")
     assert [block.shape for block in h] == [(1, 3), (1, 3)]
-    assert ledger.state() == before
+    assert ledger == before
 
 
 def test_blocks_sent_again_after_a_break_are_on_the_bill_already():
     told: list[BillLine] = []
-    ledger = Ledger(watch=told.append)
+    ledger = Ledger()
     parties = both_parties(ledger)
     h = parties.begin(PLAN)
     h = parties.descend(PLAN, 1, 0, torch.ones_like(torch.cat(h, 1)))
-    before = ledger.state()
-    again = both_parties(Ledger(watch=told.append))
-    again.ledger.restore(before)
+    again = both_parties(copy.deepcopy(ledger), watch=told.append)
     for name, handler in again.transport.handlers.items():
         old = parties.transport.handlers[name].__self__
-        handler.__self__.restore(*old.state())
-    told.clear()
+        handler.__self__.resume(copy.deepcopy(old.state))
     for mine, theirs in zip(again.begin(PLAN, done=1), h, strict=True):
         assert torch.equal(mine, theirs)
     assert told == []
-    assert again.ledger.state() == before
+    assert again.ledger == ledger
 
 
 def test_a_pass_is_charged_at_the_widths_of_now():
@@ -248,10 +246,11 @@ def test_the_state_goes_through_json_and_back():
     kept = torch.tensor([True, True, False, False, True, False])
     parties.select_features(kept, dataclasses.replace(SELECT, lam=1.0))
     parties.embed("embed", "train")
-    state = json.loads(json.dumps(parties.state()))
+    tensors, values = split_state(parties.state)
     other = both_parties(Ledger())
-    other.restore(state, parties.constants)
-    assert other.state() == parties.state()
+    written = json.loads(json.dumps(values))
+    other.resume(join_state(PartiesState, tensors, written))
+    assert split_state(other.state)[1] == values
     assert other.ledger == parties.ledger
     assert other.sizes == {"a": 2, "b": 1}
     other.transport = parties.transport
@@ -269,7 +268,7 @@ def test_a_state_is_not_taken_up_by_parties_of_other_sizes():
     other = InProcess({party.name: party.handle for party in made})
     again = Parties(other, ["a", "b"], Ledger())
     with pytest.raises(ProtocolError, match=r"'a' must have 3 components, .*Got 2\."):
-        again.restore(parties.state(), parties.constants)
+        again.resume(parties.state)
 
 
 def test_blocks_are_joined_in_the_order_of_the_parties():

@@ -157,8 +157,8 @@ def server(
                     page = stack.enter_context(StatusServer(status, own.status))
                     log.info("status page: %s", page.url)
                 process = ServerProcess(own, table, hub, status, resume)
-                if (holder := process.own) is not None:
-                    telling = giveaways(holder.own, holder.ids, process.table)
+                if (holder := process.party_here) is not None:
+                    telling = giveaways(holder.table, holder.ids, process.table)
                     _tell_changes(holder, telling)
                 with (
                     file.write(status, status_file),
@@ -246,7 +246,7 @@ def party(
 
 def _tell_changes(process: PartyProcess, more: Iterable[Finding] = ()) -> None:
     """Log what a party does to read its columns, and what else is known of them."""
-    found = [*process.own.changes(), *more]
+    found = [*process.table.changes(), *more]
     for line in check.first_lines(found, process.config.data):
         log.info("%s", line)
 

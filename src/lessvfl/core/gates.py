@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.passes import Passes
-from lessvfl.core.plans import stream
+from lessvfl.core.plans import TrainPlan, stream
 
 HALF_OPEN = 0.5  # where a gate starts of which nothing is known
 
@@ -30,6 +30,18 @@ class Gates:
     lam: float
     seed: int  # of the noise
     name: tuple[str, ...]  # of its random stream
+
+    @classmethod
+    def of(
+        cls, plan: TrainPlan, start: Tensor, owner: Tensor, *, seed: int, who: str
+    ) -> Gates | None:
+        """Return gates as a plan has them, None where it has none.
+
+        They start at `start` (n_groups,); `owner` (columns,) is the group of a column.
+        """
+        if plan.gates is None:
+            return None
+        return cls(start, owner, *plan.gates, seed, ("gates", plan.stage, who))
 
     @property
     def open(self) -> Tensor:

@@ -27,15 +27,6 @@ class Outcome:
     rating: Rating | None = None  # of all features, by a method's own protocol
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A party as it was before it removed anything."""
-
-    net: Network
-    X_train: Tensor
-    X_test: Tensor
-
-
 def cut_columns(X: Tensor, used: Tensor) -> Tensor:
     """Return the columns of a table (N, columns) that are in use, in memory."""
     return X[:, used]

@@ -6,9 +6,9 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -252,15 +252,6 @@ class TrainPlan:
     record: float = 0  # the last epochs whose gradients a party remembers
     decay: float = 0.0  # of weights, where rows are few (``core/solve.optimizer_of``)
     gates: tuple[float, float] | None = None  # sigma and lambda of gates on inputs
-
-    @classmethod
-    def of_values(cls, values: Mapping[str, Any]) -> TrainPlan:
-        """Return a plan from a file, which has tuples as lists."""
-        own: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in values.items()
-        }
-        return cls(**own)
 
     @property
     def selects(self) -> bool:

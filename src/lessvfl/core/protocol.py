@@ -11,12 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from lessvfl.core.features import FeatureMap
-from lessvfl.core.keeper import below, under
+from lessvfl.core.gates import HALF_OPEN, Gates
 from lessvfl.core.network import Network
+from lessvfl.core.party_data import PartyData
+from lessvfl.core.party_model import PartyModel
+from lessvfl.core.plans import TrainPlan
 from lessvfl.core.ratings import Rating
+from lessvfl.errors import ProtocolError
 from lessvfl.terms import PartyId
 
 QueryArrays = Sequence[Tensor]
@@ -60,21 +65,20 @@ ProtocolAnswer = QueryArrays | ShownScores | Selected
 
 def expect(arrays: QueryArrays, *shapes: tuple[int, ...]) -> None:
     """Refuse arrays of other shapes with a ValueError; -1 stands for any size."""
-    found = [tuple(array.shape) for array in arrays]
-    fits = len(found) == len(shapes) and all(
-        len(own) == len(shape)
-        and all(want in (-1, got) for got, want in zip(own, shape, strict=True))
-        for own, shape in zip(found, shapes, strict=True)
+    sizes = [tuple(array.shape) for array in arrays]
+    fits = len(sizes) == len(shapes) and all(
+        len(size) == len(shape)
+        and all(want in (-1, got) for got, want in zip(size, shape, strict=True))
+        for size, shape in zip(sizes, shapes, strict=True)
     )
     if not fits:
-        raise ValueError(f"arrays of shapes {found} instead of {list(shapes)}")
+        raise ValueError(f"arrays of shapes {sizes} instead of {list(shapes)}")
 
 
 class PartyProtocol(Protocol):
     """A party's side of a protocol, made anew for every stage of queries.
 
-    What does not fit is a ValueError, which :class:`lessvfl.party.Party` puts into a
-    sentence.
+    What does not fit is a ValueError, which :class:`QueryStage` puts into a sentence.
     """
 
     def answer(self, step: int, arrays: QueryArrays) -> ProtocolAnswer:
@@ -95,47 +99,105 @@ class SavedProtocol(PartyProtocol, Protocol):
 NewProtocol = Callable[[Holder], PartyProtocol]
 
 
-class QueryStage:
-    """A party in a stage of queries, and what the protocol left behind."""
+@dataclass
+class QueryState:
+    """What a protocol has left at a party, or goes on with."""
 
-    def __init__(self, new: NewProtocol | None) -> None:
-        self._new = new  # of a method that has a protocol of its own
+    rating: Rating | None  # for the party's own eyes
+    gate_start: Tensor | None  # (n_groups,), where gates start
+    protocol: dict[str, Tensor] | None  # of one that is saved on its way
+
+
+class QueryStage:
+    """A party in a stage of queries, and what the protocol left behind.
+
+    `new` returns its side of the protocol, None of a method that has none of its own;
+    `model` is cut to what is kept at the end. `seed` is shared with everybody,
+    `private` is of the party's own streams.
+    """
+
+    def __init__(
+        self,
+        new: NewProtocol | None,
+        party: PartyId,
+        model: PartyModel,
+        data: PartyData,
+        seed: int,
+        private: int,
+    ) -> None:
+        self._new, self._party, self._model, self._data = new, party, model, data
+        self._seeds = (seed, private)
         self._protocol: PartyProtocol | None = None  # while the stage lasts
         self.gate_start: Tensor | None = None  # (n_groups,), where gates start
         self.rating: Rating | None = None  # for the party's own eyes
 
+    def _begin(self) -> None:
+        """Enter the protocol with what the party has left, if there is a protocol."""
+        if self._new is not None:
+            model, data = self._model, self._data
+            holder = Holder(
+                self._party,
+                model.X_train,
+                model.features,
+                model.net,
+                *self._seeds,
+                must_keep=data.must_keep,
+                alone=data.alone,
+                test=model.X_test,
+            )
+            self._protocol = self._new(holder)
+
     def answer(
-        self, step: int, arrays: QueryArrays, holder: Callable[[], Holder]
-    ) -> ProtocolAnswer | None:
-        """Answer one query, from step 0 on; None: there is no such stage."""
-        if step == 0 and self._new is not None:
-            self._protocol = self._new(holder())
-        if self._protocol is None:
-            return None
-        answer = self._protocol.answer(step, arrays)
+        self, step: int, arrays: QueryArrays, *, is_due: bool
+    ) -> ShownScores | Selected:
+        """Answer one query, from step 0 on; at the end keep what the protocol says.
+
+        One that is not due, or of no such stage, is refused.
+        """
+        try:
+            if step == 0 and is_due:
+                self._begin()
+            if self._protocol is None or not is_due:
+                raise ProtocolError.told(
+                    f"Party '{self._party}' answers the queries of a stage of its "
+                    f"method, from step 0 on. Got step {step} outside of one."
+                )
+            answer = self._protocol.answer(step, arrays)
+        except ValueError as error:
+            raise ProtocolError.told(
+                f"Party '{self._party}' must be sent what its method's protocol has at "
+                f"step {step}. Got {error}."
+            ) from None
         if isinstance(answer, Selected):
             self._protocol = None
             self.gate_start, self.rating = answer.gates, answer.rating
-        return answer
+            self._model.follow(answer.groups, answer.net)
+            return answer
+        return answer if isinstance(answer, ShownScores) else ShownScores(answer, 0)
 
-    def state(self) -> dict[str, Tensor]:
-        """Return all that changes but the rating, which is of plain values."""
-        found = {} if self.gate_start is None else {"gate_start": self.gate_start}
-        if isinstance(self._protocol, SavedProtocol):
-            found |= under("protocol", self._protocol.state())
-        return found
+    def gates(self, plan: TrainPlan) -> Gates | None:
+        """Return gates on features as a plan has them, None where it has none.
 
-    def restore(
-        self,
-        tensors: Mapping[str, Tensor],
-        rating: Rating | None,
-        holder: Callable[[], Holder],
-    ) -> None:
-        """Take up what :meth:`state` gave."""
-        self.gate_start, self.rating = tensors.get("gate_start"), rating
-        saved = below("protocol", tensors)
-        if saved and self._new is not None:
-            protocol = self._new(holder())
-            assert isinstance(protocol, SavedProtocol)
-            protocol.restore(saved)
-            self._protocol = protocol
+        They are half open unless the protocol said where they start.
+        """
+        X, features = self._model.X_train, self._model.features
+        start = self.gate_start
+        if start is None:
+            start = torch.full(features.groups.shape, HALF_OPEN)
+        start, owner = start.to(X, copy=True), features.column_groups
+        return Gates.of(plan, start, owner, seed=self._seeds[1], who=self._party)
+
+    @property
+    def state(self) -> QueryState:
+        """Return what changes from query to query."""
+        protocol = self._protocol
+        goes_on = protocol.state() if isinstance(protocol, SavedProtocol) else None
+        return QueryState(self.rating, self.gate_start, goes_on)
+
+    def resume(self, state: QueryState) -> None:
+        """Go on with what :attr:`state` was."""
+        self.gate_start, self.rating = state.gate_start, state.rating
+        if state.protocol:
+            self._begin()
+            assert isinstance(self._protocol, SavedProtocol)
+            self._protocol.restore(state.protocol)

@@ -8,7 +8,7 @@ here, a captured CUDA graph in the benchmark of the paper.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -78,25 +78,6 @@ def optimizer_of(
         for group in optimizer.param_groups:
             group["weight_decay"] = plan.decay * min(1.0, FEW_ROWS / n_rows) ** 2
     return optimizer
-
-
-def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the state of an optimiser, by the number of the parameter."""
-    return {
-        f"optimizer.{number}.{name}": torch.as_tensor(value)
-        for number, state in optimizer.state_dict()["state"].items()
-        for name, value in state.items()
-    }
-
-
-def fill_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put the state of an optimiser back."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimizer."):
-            _, number, name = key.split(".")
-            state.setdefault(int(number), {})[name] = value.clone()
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def prox_step(

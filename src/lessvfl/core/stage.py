@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,8 +20,24 @@ from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import Rows, TrainPlan
 from lessvfl.core.solve import Watch
-from lessvfl.core.training import Training
+from lessvfl.core.training import Training, TrainingState
 from lessvfl.terms import Event, Observer, Stage
+
+
+@dataclass
+class JointState:
+    """What joint training goes on with at the server, or has made."""
+
+    fusion: dict[str, Tensor]
+    training: TrainingState | None  # None: the stage is over
+
+
+@dataclass
+class ComponentsState:
+    """What stage 2 has made."""
+
+    kept: Tensor  # (E,), K as a mask
+    fusion: dict[str, Tensor]  # of the network that was cut to it
 
 
 class JointStage(Training):
@@ -40,7 +57,14 @@ class JointStage(Training):
     ) -> None:
         batches = plan.batches(len(labels.y), labels.seed, labels.blocks)
         decays = labels.task != "regression"  # which would shrink the amounts
-        gates = _server_gates(plan, fusion, labels.seed)
+        slots, w = fusion.column_slots, fusion.input_weights.detach()
+        gates = Gates.of(  # on the components
+            plan,
+            w.new_full(slots.shape, HALF_OPEN),
+            torch.arange(len(slots), device=w.device),
+            seed=labels.seed,
+            who="the server",
+        )
         super().__init__(plan, fusion, batches, decays, inputs=True, gates=gates)
         self._fusion = fusion
         self._device = labels.y.device
@@ -48,13 +72,13 @@ class JointStage(Training):
         self._keeper = keeper
         self._last = False  # whether the step at hand is the last
         self._watch = Watch(plan.stage, [*owners, "the server"])
-        if self.n_steps:
-            state = None if self.end is None else self.end.state
-            state = state if gates is None else gates.mu
-            params = fusion.parameters()
-            self.step = keeper.enter(
-                plan.stage, self.n_steps, params, self.optimizer, state
-            )
+        saved = keeper.enter(plan.stage, JointState) if self.n_steps else None
+        if saved is not None:
+            fusion.load_state(saved.fusion)
+            if saved.training is None:
+                self.step = self.n_steps
+            else:
+                self.resume(saved.training)
 
     @property
     def is_over(self) -> bool:
@@ -79,19 +103,18 @@ class JointStage(Training):
         for _, rows in itertools.islice(steps, self.step, None):
             yield self.step + 1, rows
             self.step += 1
-            if self._last:
-                self._fold_gates()
+            if self._last and self.gates is not None:
+                self.gates.fold(self._fusion.input_weights, self._fusion.column_slots)
             if self.step % self.batches.n_per_epoch == 0 or self._last:
                 self._end_epoch()
-            self._keeper.reached(stage, n_steps if self._last else self.step, n_steps)
+            step = n_steps if self._last else self.step
+            self._keeper.reached(stage, step, n_steps, self._so_far)
             if self._last:
                 break
         self._fusion.train(False)
 
-    def _fold_gates(self) -> None:
-        """Make the gates a part of the network's weights."""
-        if self.gates is not None:
-            self.gates.fold(self._fusion.input_weights, self._fusion.column_slots)
+    def _so_far(self) -> JointState:
+        return JointState(self._fusion.state(), None if self._last else self.state)
 
     def pace(self, risk_held_out: Callable[[Tensor], float]) -> tuple[float, bool]:
         """Return the share of the first learning rate, and whether this step is last.
@@ -125,30 +148,18 @@ class JointStage(Training):
         return self._fusion(H * self.gates.values)
 
 
-def _server_gates(plan: TrainPlan, fusion: Network, seed: int) -> Gates | None:
-    """Return half-open gates on the components, where a plan has gates."""
-    if plan.gates is None:
-        return None
-    w = fusion.input_weights
-    n_components = len(fusion.column_slots)
-    mu = w.new_full((n_components,), HALF_OPEN).detach()
-    owner = torch.arange(n_components, device=w.device)
-    name = ("gates", plan.stage, "the server")
-    return Gates(mu, owner, *plan.gates, seed, name)
-
-
 def narrow_to_kept(
     fusion: Network, find: Callable[[], Tensor], keeper: Keeper
 ) -> tuple[Tensor, Network]:
     """Find K unless that is over; return it and the fusion network cut to it."""
-    kept = keeper.recall("select_components")
-    if kept is None:
-        kept = find()
-        fusion = fusion.narrow(slots=kept)
-        keeper.note("select_components", kept, fusion.parameters())
+    saved = keeper.enter("select_components", ComponentsState)
+    kept = find() if saved is None else saved.kept
+    fusion = fusion.narrow(slots=kept)
+    if saved is None:
+        state = ComponentsState(kept, fusion.state())
+        keeper.reached("select_components", 1, 1, lambda: state)
     else:
-        fusion = fusion.narrow(slots=kept)
-        keeper.put_back(fusion.parameters())
+        fusion.load_state(saved.fusion)
     return kept, fusion
 
 
@@ -161,9 +172,8 @@ def run_once(
     keeper: Keeper,
 ) -> None:
     """Run a stage that is not saved before its end, unless it is over."""
-    if not keeper.is_behind(stage):
-        keeper.put_back(fusion.parameters())
+    if keeper.enter(stage, dict) is None:
         observe(Event(stage, 0, n_epochs))
         run()
         observe(Event(stage, n_epochs, n_epochs, fusion))
-        keeper.reached(stage, 1, 1)
+        keeper.reached(stage, 1, 1, dict)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,12 +16,18 @@ from lessvfl.core.network import Network
 from lessvfl.core.passes import Passes
 from lessvfl.core.plans import Batches, Rows, TrainPlan
 from lessvfl.core.prox import GroupLasso
-from lessvfl.core.solve import (
-    fill_optimizer,
-    optimizer_of,
-    optimizer_step,
-    optimizer_tensors,
-)
+from lessvfl.core.solve import optimizer_of, optimizer_step
+
+
+@dataclass
+class TrainingState:
+    """What changes between two steps of a stage, beside the network."""
+
+    plan: TrainPlan
+    step: int  # steps done
+    optimizer: dict[int, dict[str, Tensor]]  # by the number of the parameter
+    end: Tensor | None  # of the watch over rows held out
+    gates: Tensor | None  # (n_groups,)
 
 
 class Training:
@@ -77,6 +84,27 @@ class Training:
         self.plan.set_rate(self.optimizer, self.step, self.n_steps, rate)
         optimizer_step(self.optimizer, self.params, grads, shrink)
 
+    @property
+    def state(self) -> TrainingState:
+        """Return what changes from step to step."""
+        return TrainingState(
+            self.plan,
+            self.step,
+            self.optimizer.state_dict()["state"],
+            None if self.end is None else self.end.state,
+            None if self.gates is None else self.gates.mu,
+        )
+
+    def resume(self, state: TrainingState) -> None:
+        """Go on with what :attr:`state` was."""
+        self.step = state.step
+        before = self.optimizer.state_dict()
+        self.optimizer.load_state_dict(before | {"state": state.optimizer})
+        if self.end is not None and state.end is not None:
+            self.end.state.copy_(state.end)
+        if self.gates is not None and state.gates is not None:
+            self.gates.mu.copy_(state.gates)
+
 
 class PartyTraining(Training):
     """A stage at a party: also the batch on its way, and the penalty if there is one.
@@ -97,8 +125,7 @@ class PartyTraining(Training):
         self.penalty: GroupLasso | None = None
         self.shrink: Callable[[], object] | None = None  # its proximal step
         self.rows: Rows | None = None  # of the batch whose gradient is awaited
-        self.h: Tensor | None = None  # the embedding whose gradient is awaited
-        self.sent: Tensor | None = None  # where noise was added: the same as it left
+        self.h = self.sent = torch.empty(0)  # its embedding, and as the server saw it
         w = net.input_weights
         self.batches_left = batches.steps(plan.n_epochs, w.device)
         if plan.lam is not None:
@@ -127,19 +154,8 @@ class PartyTraining(Training):
         is_whole = math.isclose(rate, 1, rel_tol=ROUNDING)
         return is_whole and (step == self.n_steps or not last)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return what changes between two steps, beside the network."""
-        end = {} if self.end is None else {"end": self.end.state}
-        gates = {} if self.gates is None else {"gates": self.gates.mu}
-        return optimizer_tensors(self.optimizer) | end | gates
-
-    def resume(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Go on after `step` steps, with what :meth:`tensors` gave."""
-        fill_optimizer(self.optimizer, tensors)
-        if self.end is not None:
-            self.end.state.copy_(tensors["end"])
-        if self.gates is not None:
-            self.gates.mu.copy_(tensors["gates"])
-        self.step = step
-        for _ in range(step):
+    def resume(self, state: TrainingState) -> None:
+        """Go on with what :attr:`state` was, whose batches are behind."""
+        super().resume(state)
+        for _ in range(state.step):
             next(self.batches_left)

@@ -61,7 +61,8 @@ class QueriedHolders:
     """Parties behind messages, as those who grow trees see them."""
 
     def __init__(self, parties: Parties, sums: SumsWay) -> None:
-        self.parties, self.names, self._step = parties, parties.active(), 0
+        self.parties, self.names = parties, parties.active()
+        self.n_asked = 0  # queries that every party has answered
         self.sums = sums
         self.layouts: list[BinLayout] = []
         self._is_new = False  # trees of which parties do not know yet
@@ -91,34 +92,6 @@ class QueriedHolders:
         own = [QueryParts([mask.n_bins], None, mask.keys) for mask in masks]
         return self._ask(TreeQuery.MASK, own, formats)
 
-    def state(self) -> dict[str, Tensor]:
-        """Return, between two trees, what changes: queries so far, and layouts."""
-        whole = BinLayout.joined(self.layouts)
-        arrays = {
-            "step": np.array(self._step),
-            "widths": np.array([own.n_columns for own in self.layouts]),
-            "sizes": whole.sizes,
-            "missing": whole.missing,
-            "categorical": whole.categorical,
-        }
-        return {name: torch.from_numpy(own) for name, own in arrays.items()}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take up what :meth:`state` gave."""
-        self._step = int(state["step"])
-        names = ("sizes", "missing", "categorical")
-        widths = state["widths"].tolist()
-        each = (torch.split(state[name], widths) for name in names)
-        self.layouts = [
-            BinLayout(*(own.numpy() for own in some))
-            for some in zip(*each, strict=True)
-        ]
-
-    @property
-    def n_asked(self) -> int:
-        """Return how many queries every party has answered."""
-        return self._step
-
     def begin(self, values: FixedPoint, used: Sequence[Truths]) -> None:
         """Remember what trees are grown on; it travels with what is asked first."""
         self._values, self._used = values, used
@@ -131,7 +104,7 @@ class QueriedHolders:
         if self._is_new:
             kind, inside = TreeQuery.BEGIN, _inside(self._values, nodes)
             columns = list(zip(self.layouts, self._used, strict=True))
-            sent = self.sums.begin(self._values, columns, self._step)
+            sent = self.sums.begin(self._values, columns, self.n_asked)
             own = [
                 QueryParts(asked, [*inside, used, *flags], values)
                 for used, (flags, values) in zip(self._used, sent, strict=True)
@@ -200,7 +173,7 @@ class QueriedHolders:
         self.parties.resize({name: max(1, len(rules)) for name, rules in both})
         arrays = [_arrays(TreeQuery.END, sent) for sent in own]
         last = dict(zip(names, arrays, strict=True))
-        self.parties.query_last(STAGE, self._step, last)
+        self.parties.query_last(STAGE, self.n_asked, last)
 
     def places(self) -> tuple[list[dict[int, int]], int]:
         """Return where rules are among all components, and how many of these are."""
@@ -224,7 +197,7 @@ class QueriedHolders:
         sent = {name: arrays[id(some)] for name, some in zip(names, own, strict=True)}
         expects = dict(zip(names, formats, strict=True))
         answers = self._exchange(sent, expects)
-        self._step += 1
+        self.n_asked += 1
         return [answers[name] for name in names]
 
     def _exchange(
@@ -232,7 +205,7 @@ class QueriedHolders:
         sent: Mapping[PartyId, Sequence[Tensor]],
         expects: Mapping[PartyId, Sequence[ArrayFormat]],
     ) -> Mapping[PartyId, tuple[Tensor, ...]]:
-        return self.parties.query(STAGE, self._step, sent, expects)
+        return self.parties.query(STAGE, self.n_asked, sent, expects)
 
 
 def _check_columns(name: PartyId, n_columns: int) -> None:

@@ -46,15 +46,14 @@ carries keys as they are and no dealer tells it what was dealt.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from lessvfl import settings
 from lessvfl.core import limits
-from lessvfl.core.keeper import Keeper, below, under
+from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import PartyPlan, QueryPlan
@@ -67,6 +66,7 @@ from lessvfl.core.trees.ensemble import (
     fit,
 )
 from lessvfl.core.trees.grow import GrowthLimits
+from lessvfl.core.trees.holders import BinLayout
 from lessvfl.core.trees.networks import TreeSum
 from lessvfl.core.trees.splits import SplitRules
 from lessvfl.core.trees.targets import TreeTargets
@@ -226,6 +226,17 @@ def targets_of(labels: Labels) -> TreeTargets:
     return TreeTargets.of(labels.y.double().cpu().numpy(), labels.task, weight)
 
 
+@dataclass
+class TreesState:
+    """What growth goes on with between two trees, or has made."""
+
+    made: dict[str, Tensor] | None = None  # of the server's trees, which are over
+    phase: Phase = Phase.SELECT
+    n_asked: int = 0  # queries that every party has answered
+    layouts: list[BinLayout] = field(default_factory=list)  # of every party
+    ensemble: EnsembleState | None = None
+
+
 GrowPhase = Callable[[Phase, TreeSettings], tuple[TreeEnsemble, tuple[float, ...]]]
 Search = Callable[[QueriedHolders, GrowPhase, Any, int], TreeSettings]
 
@@ -244,24 +255,23 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
         observe: Observer,
         keeper: Keeper,
     ) -> Network:
-        made = keeper.made_by(STAGE)
-        if made is not None:
-            return TreeSum.of_state(made)
+        begun = keeper.enter(STAGE, TreesState)
+        if begun is not None and begun.made is not None:
+            return TreeSum.of_state(begun.made)
         targets = targets_of(labels)
         names, n_rows = parties.active(), len(targets.y)
         holders = QueriedHolders(parties, config.sums(names, n_rows))
         n_trees, n_before, seed = config.n_trees, 0, labels.seed
-        keeper.put_back(fusion.parameters())
-        begun, state = keeper.left_off(STAGE), None
-        if begun is None:
-            keeper.reached(STAGE, 0, n_trees)
+        selects = config.n_first > 0
+        state: EnsembleState | None = None
+        if begun is None or begun.ensemble is None:
+            keeper.reached(STAGE, 0, n_trees, TreesState)
             observe(Event(STAGE, 0, n_trees))
         else:
-            holders.restore(below("holders", begun))
-            state = EnsembleState.of_state(below("trees", begun))
-        selects = config.n_first > 0
-        if begun is not None and int(begun["phase"]) == Phase.TRAIN:
-            selects, n_before = False, n_trees - config.trees
+            holders.n_asked, holders.layouts = begun.n_asked, begun.layouts
+            state = begun.ensemble
+            if begun.phase == Phase.TRAIN:
+                selects, n_before = False, n_trees - config.trees
 
         def grow(
             phase: Phase, growth: TreeSettings
@@ -276,14 +286,9 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
                 if n_before + len(state.trees) < n_trees:
                     observe(Event(STAGE, n_before + len(state.trees), n_trees))
                 if search is None and holders.sums.goes_on:  # others begin again
-                    keeper.grown(STAGE, holders.n_asked, lambda: saved(state))
-
-            def saved(state: EnsembleState) -> dict[str, Tensor]:
-                return {
-                    "phase": torch.tensor(int(phase)),
-                    **under("holders", holders.state()),
-                    **under("trees", state.state()),
-                }
+                    n_asked = holders.n_asked
+                    so_far = TreesState(None, phase, n_asked, holders.layouts, state)
+                    keeper.reached(STAGE, n_asked, None, lambda: so_far)
 
             if state is None:
                 holders.start(phase)
@@ -304,7 +309,7 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
         holders.end(trees, is_last=True)
         found = TreeSum.of(trees, *holders.places(), fusion.input_weights)
         observe(Event(STAGE, n_trees, n_trees, found))
-        keeper.store(STAGE, found.state())
+        keeper.reached(STAGE, 1, 1, lambda: TreesState(found.state()))
         return found
 
     return run

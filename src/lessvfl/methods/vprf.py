@@ -35,6 +35,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from lessvfl import settings
 from lessvfl.core import limits
@@ -116,16 +117,15 @@ def run(
     keeper: Keeper,
 ) -> Network:
     """Rate features, grow every party's trees, and count votes."""
-    made = keeper.made_by(STAGE)
-    if made is not None:
+    made = keeper.enter(STAGE, dict[str, Tensor])
+    if made:
         return VoteSum.of_state(made)
     targets, names = targets_of(labels), parties.active()
     if config.secret == "sharing":
         check_dealers(names, "sharing")
     holders = [VotingHolder(parties, name) for name in names]
     n_all = 1 + bool(config.n_first)
-    keeper.put_back(fusion.parameters())
-    keeper.reached(STAGE, 0, n_all)
+    keeper.reached(STAGE, 0, n_all, dict)
     observe(Event(STAGE, 0, n_all))
 
     def grow(phase: Phase) -> dict[VotingHolder, TreeEnsemble]:
@@ -157,7 +157,7 @@ def run(
     last = {holder.name: holder.next_step() for holder in holders}
     parties.query_last(STAGE, last, dict.fromkeys(last, (head,)))
     observe(Event(STAGE, n_all, n_all, found, outputs))
-    keeper.store(STAGE, found.state())
+    keeper.reached(STAGE, 1, 1, found.state)
     return found
 
 

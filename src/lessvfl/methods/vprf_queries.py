@@ -113,7 +113,7 @@ class VotingHolder(QueriedHolders):
     ) -> Mapping[PartyId, tuple[Tensor, ...]]:
         if self.gathering is None:
             return super()._exchange(sent, expects)
-        own = AskedOne(self._step, sent[self.name], expects[self.name])
+        own = AskedOne(self.n_asked, sent[self.name], expects[self.name])
         return {self.name: self.gathering.ask(self.name, own)}
 
     def grow(
@@ -140,8 +140,8 @@ class VotingHolder(QueriedHolders):
 
     def next_step(self) -> int:
         """Return the number of the next query, and count it."""
-        self._step += 1
-        return self._step - 1
+        self.n_asked += 1
+        return self.n_asked - 1
 
 
 def together(

@@ -21,7 +21,7 @@ def write_background(folder: Path, fitted: FittedParty, party: Party, of: str) -
 
     Nothing is kept of a party that has no network, or a constant in its place.
     """
-    X = party.X_train if of == "train" else party.X_test
+    X = party.model.X_train if of == "train" else party.model.X_test
     has_net = fitted.constant is None and not isinstance(fitted.net, GrownNetwork)
     if has_net and len(X) and X.shape[1] == fitted.n_columns:
         fitted.net.train(False)

@@ -7,12 +7,14 @@ back to the server's last mark and repeats the steps since, with the same number
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import safetensors
 import safetensors.torch
@@ -21,17 +23,18 @@ import xxhash
 from torch import Tensor
 
 from lessvfl import __version__
-from lessvfl.core.adam import Optimizer
-from lessvfl.core.keeper import Keeper, below, numbered, under
-from lessvfl.core.solve import fill_optimizer, optimizer_tensors
+from lessvfl.core.keeper import Keeper
+from lessvfl.core.state import join_state, split_state
 from lessvfl.data import Places, are_all
 from lessvfl.errors import ConfigError, RecordError
+from lessvfl.run.numbers import Recorded
 from lessvfl.run.record import dumps, read_private, write_atomically
 from lessvfl.run.recorder import Recorder
 from lessvfl.terms import Stage
-from lessvfl.wire.parties import Parties
+from lessvfl.wire.parties import Parties, PartiesState
 
-FORMAT = 9
+FORMAT = 10
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -85,10 +88,7 @@ def read_state(path: Path) -> State:
         *(OSError, ValueError, KeyError, RecursionError),
         safetensors.SafetensorError,
     ) as error:
-        raise RecordError(
-            f"'{path}' must be a checkpoint of lessvfl. Got {type(error).__name__}: "
-            f"{error}."
-        ) from None
+        raise _unusable(path, error) from None
     if values.get("format") != FORMAT or values.get("lessvfl") != __version__:
         raise RecordError(
             f"'{path}' must be a checkpoint of lessvfl {__version__}. Got one of "
@@ -98,11 +98,39 @@ def read_state(path: Path) -> State:
     return State(tensors, values, b"" if secret is None else bytes(secret.tolist()))
 
 
+def joined(kind: type[S], state: State, path: Path) -> S:
+    """Return the state of a kind that the file at `path` holds in parts."""
+    try:
+        return join_state(kind, state.tensors, state.values)
+    except (msgspec.ValidationError, LookupError) as error:
+        raise _unusable(path, error) from None
+
+
+def _unusable(path: Path, error: Exception) -> RecordError:
+    return RecordError(
+        f"'{path}' must be a checkpoint of lessvfl. Got {type(error).__name__}: "
+        f"{error}."
+    )
+
+
 def named_rows(rows: Places, n_rows: int) -> dict[str, Tensor]:
     """Return common rows for a state; nothing if they are all rows in order."""
     if are_all(rows, n_rows):
         return {}
     return {"rows": torch.from_numpy(np.ascontiguousarray(rows))}
+
+
+@dataclass
+class ServerState:
+    """All that changes at the server in a run."""
+
+    tag: str  # the mark of the checkpoint, at which parties saved theirs
+    step: int  # steps done of the stage at hand, 0 between two stages
+    stages: dict[Stage, Any]  # what every stage that began goes on with, or has made
+    parties: PartiesState
+    recorder: Recorded
+    rng: Tensor  # torch's own state
+    resent: int  # bytes that were sent again
 
 
 @dataclass
@@ -117,149 +145,53 @@ class Checkpoints(Keeper):
     saved: State | None = None  # where to go on
     on_step: Callable[[Stage, int, int], None] = lambda stage, step, n_steps: None
     resent: Callable[[], int] = lambda: 0  # the bytes that were sent again
-    _behind: list[str] = field(default_factory=list)
-    _found: dict[str, Tensor] = field(default_factory=dict)
-    _made: dict[str, Tensor] = field(default_factory=dict)  # in the place of a network
-    _n_asked: int = 0  # queries of the stage when it was saved
-    _params: Sequence[Tensor] = ()
-    _is_back: bool = True  # the network has the values of the checkpoint, or later
-    _optimizer: Optimizer | None = None
-    _more: Tensor | None = None  # of the stage: what changes beside the weights
+    _left: dict[Stage, Any] = field(default_factory=dict)  # stages as they were saved
+    _stages: dict[Stage, object] = field(default_factory=dict)  # those entered, or over
+    _step: int = 0  # of the stage at hand when it was saved
 
     def __post_init__(self) -> None:
-        """Restore what was saved."""
+        """Go on with what was saved."""
         if self.saved is None:
             return
-        self._is_back = False
-        tensors, values = self.saved.tensors, self.saved.values
-        self._behind = list(values["behind"])
-        self._found = below("found", tensors)
-        self._made = below("made", tensors)
-        self.server.restore(values["server"], below("constant", tensors))
-        self.recorder.restore(values["recorder"])
-        torch.set_rng_state(tensors["rng"])
+        state = joined(ServerState, self.saved, self.path)
+        self._left, self._step = state.stages, state.step
+        self.server.resume(state.parties)
+        self.recorder.state = state.recorder
+        torch.set_rng_state(state.rng)
 
-    def enter(
+    def enter(self, stage: Stage, kind: type[S]) -> S | None:
+        """Return the state that a stage was left in; None: it begins."""
+        if self.saved is None or stage not in self._left:
+            return None
+        values = self._left.pop(stage)
+        state = joined(kind, State(self.saved.tensors, values), self.path)
+        self._stages[stage] = state
+        return state
+
+    def reached(
         self,
         stage: Stage,
-        n_steps: int,
-        params: Sequence[Tensor],
-        optimizer: Optimizer,
-        more: Tensor | None = None,
-    ) -> int:
-        """Return how many steps of a stage are done, its values put in place."""
-        self._optimizer, self._more = optimizer, more
-        self.put_back(params)
-        if stage in self._behind:
-            return n_steps
-        saved, self.saved = self.saved, None  # the run is ahead of it from here on
-        if saved is None or saved.values["stage"] != stage:
-            return 0
-        fill_optimizer(optimizer, saved.tensors)
-        if more is not None:
-            known = saved.tensors.get("more")
-            if known is None or known.shape != more.shape or bool(known.isnan().any()):
-                raise RecordError(
-                    f"'{self.path}' must say how far training is. Got a checkpoint "
-                    "that does not."
-                )
-            more.copy_(known)
-        step: int = saved.values["step"]
-        return step
-
-    def put_back(self, params: Sequence[Tensor]) -> None:
-        """Put saved values into the server's network, where they fit its shape.
-
-        They fit only once it is cut to the components of the checkpoint, which must
-        happen before anything is saved again.
-        """
-        self._params = params
-        if self.saved is None:
-            return
-        values = [self.saved.tensors[f"fusion.{i}"] for i in range(len(params))]
-        with torch.no_grad():
-            if all(v.shape == p.shape for v, p in zip(values, params, strict=True)):
-                for param, value in zip(params, values, strict=True):
-                    param.copy_(value)
-                self._is_back = True
-
-    def reached(self, stage: Stage, step: int, n_steps: int) -> None:
-        """Save at the end of a stage, and every few steps."""
-        self.on_step(stage, step, n_steps)
-        if step == n_steps:
-            self._behind.append(stage)
-        if step == n_steps or step % self.every == 0:
-            self._save(stage, step)
-
-    def is_behind(self, stage: Stage) -> bool:
-        """Tell whether a stage is over."""
-        return stage in self._behind
-
-    def recall(self, stage: Stage) -> Tensor | None:
-        """Return what a stage that is over has found."""
-        found = self._found.get(stage)
-        return None if found is None else found.bool()
-
-    def note(self, stage: Stage, found: Tensor, params: Sequence[Tensor]) -> None:
-        """Save what a stage of the server's own has found."""
-        self.saved = None
-        self._found[stage] = found.to(torch.uint8)
-        self._params, self._optimizer = params, None
-        self._behind.append(stage)
-        self._save(stage, 1)
-
-    def store(self, stage: Stage, made: Mapping[str, Tensor]) -> None:
-        """Save what a stage has made in the place of a network."""
-        self.saved, self._is_back = None, True
-        self._made, self._params, self._optimizer = dict(made), (), None
-        self.reached(stage, 1, 1)
-
-    def made_by(self, stage: Stage) -> Mapping[str, Tensor] | None:
-        """Return what a stage that is over has made."""
-        return self._made if stage in self._behind else None
-
-    def grown(
-        self, stage: Stage, step: int, made: Callable[[], Mapping[str, Tensor]]
+        step: int,
+        n_steps: int | None,
+        state: Callable[[], object],
     ) -> None:
-        """Save every few queries what a stage of them has made so far."""
-        if step - self._n_asked >= self.every:
-            self._n_asked = step
-            self._made = dict(made())
-            self._save(stage, step)
-
-    def left_off(self, stage: Stage) -> Mapping[str, Tensor] | None:
-        """Return what a stage of queries had made when it broke off."""
-        saved, self.saved = self.saved, None  # the run is ahead of it from here on
-        if saved is None or saved.values["stage"] != stage or not self._made:
-            return None
-        self._n_asked = saved.values["step"]
-        return self._made
-
-    def _save(self, stage: Stage, step: int) -> None:
-        if not self._is_back:
-            raise RecordError(
-                f"The fusion network of '{self.path}' must fit the run's. Got one of "
-                "another shape."
-            )
+        """Save at both ends of a stage, and every few steps: the parties first."""
+        if n_steps is not None:
+            self.on_step(stage, step, n_steps)
+        is_over = step == n_steps
+        if 0 < step < self._step + self.every and not is_over:
+            return
+        self._step = 0 if is_over else step
+        self._stages[stage] = copy.deepcopy(state()) if is_over else state()
         tag = f"{stage}-{step}"
         self.save_parties(tag)
-        tensors = numbered("fusion", self._params)
-        tensors |= under("found", self._found)
-        tensors |= under("made", self._made)
-        tensors |= under("constant", self.server.constants)
-        tensors["rng"] = torch.get_rng_state()
-        is_over = stage in self._behind
-        if self._optimizer is not None and not is_over:
-            tensors |= optimizer_tensors(self._optimizer)
-            if self._more is not None:
-                tensors["more"] = self._more
-        values = {
-            "tag": tag,
-            "stage": None if is_over else stage,
-            "step": step,
-            "behind": self._behind,
-            "server": self.server.state(),
-            "recorder": self.recorder.state(),
-            "resent": self.resent(),
-        }
-        write_state(self.path, State(tensors, values))
+        whole = ServerState(
+            tag,
+            self._step,
+            stages=self._stages,
+            parties=self.server.state,
+            recorder=self.recorder.state,
+            rng=torch.get_rng_state(),
+            resent=self.resent(),
+        )
+        write_state(self.path, State(*split_state(whole)))

@@ -244,18 +244,24 @@ def write_folders(
     """
     names = [table.name for table in problem.parties]
     certificates.init(base, names)
-    job = _with_test_rows(job)
-    address, dataset, own = f"127.0.0.1:{port}", job.dataset, job.settings
-    blocks = data.find_blocks(dataset, own.data)
+    dataset, _ = data.settle_test_rows(job.dataset, job.settings.data)
+    rows = dataclasses.replace(job.settings.data, gap=0.0)  # all rows are on some side
+    settings = dataclasses.replace(job.settings, data=rows)
+    job = dataclasses.replace(job, dataset=dataset, settings=settings)
+    address, n_folds = f"127.0.0.1:{port}", settings.data.folds
+    blocks = data.find_blocks(dataset, settings.data)
     labels = _label_table(dataset, blocks)
     np.savez(base / "server" / "labels.npz", **labels)
-    settings = {
+    values = {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in own.flat().items()
+        for name, value in settings.flat().items()
         if name not in (*NOT_THE_SERVERS, "folds")
     }
     evaluation = between.evaluation or job.evaluation
     common: dict[str, Any] = {"id": "row", "align": between.align}
+    # All sides belong to one operator: the server tells, and its seed is shared as in a
+    # simulation, unless noise protects labels.
+    defence = settings.labels.gradient_defence
     _write_config(
         base / "server" / "server.yaml",
         listen=address,
@@ -265,40 +271,33 @@ def write_folders(
         sample_weight="weight" if "weight" in labels else None,
         group_column="block" if "block" in labels else None,
         task=dataset.task,
-        **_server_secrets(own),
+        tell_share=defence != "gaussian",
+        seed_private="shared" if defence == "none" else "own",
         evaluation=evaluation,
-        method=own.method,
-        profile=own.profile,
-        settings=settings,
-        seeds=list(dict.fromkeys(seed // own.data.folds for seed in seeds)),
-        folds=own.data.folds,
+        method=settings.method,
+        profile=settings.profile,
+        settings=values,
+        seeds=list(dict.fromkeys(seed // n_folds for seed in seeds)),
+        folds=n_folds,
         save_every=save_every,
         status=None,
         **common,
     )
     columns = {table.name: len(table.encoding.names) for table in problem.parties}
-    common |= {"policy": policy.needed(own, columns, len(seeds), evaluation)}
+    common |= {"policy": policy.needed(settings, columns, len(seeds), evaluation)}
     places = _own_order(job, problem, seeds[0], blocks)
     for table in problem.parties:
-        place = base / table.name
+        folder_of_party = base / table.name
         frame = data.raw_frame(problem, table).take(places)
-        data.write_columns(place / "columns.parquet", frame, np.arange(len(places)))
+        path = folder_of_party / "columns.parquet"
+        data.write_columns(path, frame, np.arange(len(places)))
         _write_config(
-            place / "party.yaml",
+            folder_of_party / "party.yaml",
             server=address,
-            data="columns.parquet",
-            **_preparation(job, problem, table),
-            **_noise(job),
+            data=path.name,
+            **_party_config(settings, problem, table),
             **common,
         )
-
-
-def _with_test_rows(job: Job) -> Job:
-    """Return a job whose test rows are marked, without rows that are on no side."""
-    dataset, _ = data.settle_test_rows(job.dataset, job.settings.data)
-    own = dataclasses.replace(job.settings.data, gap=0.0)
-    settings = dataclasses.replace(job.settings, data=own)
-    return dataclasses.replace(job, dataset=dataset, settings=settings)
 
 
 def _own_order(
@@ -307,9 +306,12 @@ def _own_order(
     """Return where the rows of the data set are among the problem's, in their order."""
     if job.dataset.y_test is not None:
         return np.arange(len(problem.y_train) + len(problem.y_test))
-    own, of_row = job.settings, None if blocks is None else blocks.of_row
-    how = (own.data, own.data.row_seed(seed), own.keeps_order)
-    return np.argsort(np.concatenate(data.split_rows(job.dataset, *how, of_row)))
+    settings, of_row = job.settings, None if blocks is None else blocks.of_row
+    row_seed = settings.data.row_seed(seed)
+    both = data.split_rows(
+        job.dataset, settings.data, row_seed, settings.keeps_order, of_row
+    )
+    return np.argsort(np.concatenate(both))
 
 
 def _label_table(dataset: Dataset, blocks: Blocks | None) -> dict[str, Any]:
@@ -325,70 +327,51 @@ def _label_table(dataset: Dataset, blocks: Blocks | None) -> dict[str, Any]:
         table["label_names"] = np.array(dataset.label_names)
     if blocks is not None:
         alone = blocks.n_blocks + np.arange(len(of_test))
-        own = blocks.of_row
+        of_row = blocks.of_row
         if dataset.is_test is not None:  # copies of a row may be on both sides
-            own = 2 * own + dataset.is_test
-        table["block"] = np.concatenate([own, alone])
+            of_row = 2 * of_row + dataset.is_test
+        table["block"] = np.concatenate([of_row, alone])
     if dataset.weight is not None:  # those of test rows count nowhere
         table["weight"] = np.concatenate([dataset.weight, np.ones(len(of_test))])
     return table
 
 
-def _server_secrets(own: Settings) -> dict[str, Any]:
-    """Return what the server's config says of its seed and of telling of labels.
-
-    All sides belong to one operator: it tells, and its seed is shared as in a
-    simulation, unless noise protects labels.
-    """
-    kind = own.labels.gradient_defence
-    private = "shared" if kind == "none" else "own"
-    return {"tell_share": kind != "gaussian", "seed_private": private}
-
-
-def _noise(job: Job) -> dict[str, Any]:
-    """Return what a party's config says of its seed and of noise on its embeddings.
+def _party_config(
+    settings: Settings, problem: Problem, table: PartyTable
+) -> dict[str, Any]:
+    """Return what a party's config says of its columns, its noise and its seed.
 
     With noise, which nobody else may know, it has a secret of its own.
     """
-    own = job.settings.data
-    if not own.has_noise:
-        return {"seed_private": "shared"}
-    has_epsilon = own.embedding_epsilon is not None
-    return {
-        "seed_private": "own",
-        "embedding_noise": 0.0 if has_epsilon else own.embedding_noise,
-        "embedding_epsilon": own.embedding_epsilon,
-        "embedding_clip": own.embedding_clip,
-        "noise_at": own.noise_at,
-    }
-
-
-def _preparation(job: Job, problem: Problem, table: PartyTable) -> dict[str, Any]:
-    """Return what a party's config says of its columns."""
     groups: dict[str, list[str]] = {}
     for column in table.encoding.columns:
         groups.setdefault(column.feature, []).append(column.name)
     planted = np.array(table.features)[table.spurious].tolist()
-    own = job.settings
-    is_global = own.data.scale == "global"
+    patterns = (settings.config.pinned() or "").split(",")
+    pinned = [p for p in patterns if any(matches(p, table.features))]
+    prepared, noise = settings.data, {}
+    if prepared.has_noise:
+        has_epsilon = prepared.embedding_epsilon is not None
+        noise = {
+            "embedding_noise": 0.0 if has_epsilon else prepared.embedding_noise,
+            "embedding_epsilon": prepared.embedding_epsilon,
+            "embedding_clip": prepared.embedding_clip,
+            "noise_at": prepared.noise_at,
+        }
     return {
         "columns": list(table.encoding.names),
         "groups": {f: names for f, names in groups.items() if names != [f]} or None,
         "as_is": planted or None,
-        "scale": own.data.scale,
-        "scale_range": list(problem.bounds) if is_global else None,
-        "max_categories": own.data.max_categories,
-        "missing": own.data.missing,
+        "scale": prepared.scale,
+        "scale_range": list(problem.bounds) if prepared.scale == "global" else None,
+        "max_categories": prepared.max_categories,
+        "missing": prepared.missing,
         "missing_values": data.written_marks(table.encoding.columns) or None,
-        "must_keep": _pinned(own.config.pinned(), table.features),
-        "party_net": own.net.party_net,
+        "must_keep": ",".join(pinned) or None,
+        "party_net": settings.net.party_net,
+        "seed_private": "own" if noise else "shared",
+        **noise,
     }
-
-
-def _pinned(must_keep: str | None, features: Sequence[str]) -> str | None:
-    """Return what a party must keep of its own."""
-    patterns = (must_keep or "").split(",")
-    return ",".join(p for p in patterns if any(matches(p, features))) or None
 
 
 def _write_config(path: Path, **values: Any) -> None:
@@ -440,40 +423,43 @@ def collect(problems: Sequence[Problem], base: Path) -> list[dict[str, Any]]:
     """Combine what each side wrote into its own run folder, seed by seed."""
     record = RunRecord.read(base / "server" / "run")
     names = [table.name for table in problems[0].parties]
-    own = {name: RunRecord.read(base / name / "run").runs for name in names}
+    sides = {name: RunRecord.read(base / name / "run").runs for name in names}
     runs = []
     for place, (problem, numbers) in enumerate(zip(problems, record.runs, strict=True)):
-        mine = {name: of[place] for name, of in own.items()}
-        runs.append(_join(problem, numbers, mine))
+        of_parties = {name: every[place] for name, every in sides.items()}
+        runs.append(_join(problem, numbers, of_parties))
     return runs
 
 
 def _join(
-    problem: Problem, numbers: dict[str, Any], own: Mapping[str, Mapping[str, Any]]
+    problem: Problem,
+    numbers: dict[str, Any],
+    of_parties: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Combine the server's numbers of one run and every party's."""
     for place, point in enumerate(numbers["curve"]):
         masks = []
         for table in problem.parties:
             mask = np.zeros(len(table.features), dtype=bool)
-            seen = own[table.name]["seen"]
+            seen = of_parties[table.name]["seen"]
             if place < len(seen):  # a party that kept nothing is asked no more
                 mask[seen[place]["kept"]] = True
             masks.append(mask)
         point["removed_share"] = removed_share(problem.parties, masks)
     for name in ("bill", "features", "counts", "models"):  # the server's view of them
         del numbers[name]
-    spent = [run["privacy"]["columns"] for run in own.values() if "privacy" in run]
+    spent: dict[str, Any] = {}
+    for run in of_parties.values():
+        spent |= run.get("privacy", {}).get("columns", {})
     if spent:
         none: dict[str, Any] = {"labels": None, "columns": {}, "unpriced": []}
-        all_of = {name: one for columns in spent for name, one in columns.items()}
-        numbers["privacy"] = numbers.get("privacy", none) | {"columns": all_of}
+        numbers["privacy"] = numbers.get("privacy", none) | {"columns": spent}
     parties = {
         name: {
             **run["features"][name],
             "importance": run["importance"][name],
             "selection": run.get("selection", {}).get(name),
         }
-        for name, run in own.items()
+        for name, run in of_parties.items()
     }
     return join_numbers(numbers, parties, problem)

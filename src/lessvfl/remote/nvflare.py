@@ -206,8 +206,8 @@ class ServerController(Controller):  # type: ignore[misc]
                 raise
             hub.close()
             report.build(Path(config.out))
-            if process.own is not None:
-                report.build(process.own.folder)
+            if process.party_here is not None:
+                report.build(process.party_here.folder)
             end = time.monotonic() + END_SECONDS
             while task.completion_status is None and time.monotonic() < end:
                 if abort_signal.triggered:

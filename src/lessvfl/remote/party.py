@@ -106,8 +106,8 @@ class PartyProcess:
         self.name = name
         self.status = status or Status("", "", "", [SERVER], side=name)
         self.config = config
-        self.own = OwnTable.of(name, config, table)
-        facts = self.own.facts(table, ids)
+        self.table = OwnTable.of(name, config, table)
+        facts = self.table.facts(table, ids)
         self.home = Home(Path(config.out), facts)
         self.folder = self.home.folder
         self.checker = PolicyChecker(name, config.policy)
@@ -125,7 +125,7 @@ class PartyProcess:
             run = self.home.key("spent").hex()[:16]
             self.budget = RunBudget(self.folder, self.checker, self.ids, run)
             self._new_aligner()  # fails now if the ids cannot be aligned
-            encoding = self.own.encoding(self.own.whole.look)
+            encoding = self.table.encoding(self.table.whole.look)
             self.flagged = encoding.flagged
             self._n_inputs = len(encoding.groups)
             check_pinned(config.must_keep, encoding.features, f"party '{name}'")
@@ -151,10 +151,7 @@ class PartyProcess:
 
     def due(self) -> Due:
         """Return what a server may ask for now."""
-        return of_training(self._due(), self.config.server)
-
-    def _due(self) -> Due:
-        at, policy, n_rows = self.state, self.config.policy, self.own.whole.n_rows
+        at, policy, n_rows = self.state, self.config.policy, self.table.whole.n_rows
         is_first = not isinstance(at, Aligning)
         most_ids = policy.align_ids * n_rows
         n_bytes = most_asked(self.config.align, n_rows, most_ids, is_first)
@@ -167,12 +164,14 @@ class PartyProcess:
                 bounds[messages.Descend] = Bound(run.gradient_bytes)
                 if run.has_queries:
                     bounds[messages.Query] = query(n_rows, policy.memory)
-                return requests("in a seed", bounds)
+                now = requests("in a seed", bounds)
             case Aligned():
-                return requests("between seeds", bounds)
+                now = requests("between seeds", bounds)
             case Connected():
-                return requests("aligning a run", bounds)
-        return requests("before a run", {})
+                now = requests("aligning a run", bounds)
+            case _:
+                now = requests("before a run", {})
+        return of_training(now, self.config.server)
 
     def close(self) -> None:
         """Let go of the run folder."""
@@ -215,8 +214,8 @@ class PartyProcess:
         match message:
             case control.Welcome():
                 return control.Agreed({"aligned": self._welcomed(message)})
-            case control.Align(said):
-                return self._align(said)
+            case control.Align(sent):
+                return self._align(sent)
             case control.Prepare():
                 self._prepare(message)
                 return control.Agreed()
@@ -250,7 +249,10 @@ class PartyProcess:
         self.state = Waiting()
         settings = self.checker.settings(message, self._n_inputs)
         agreed = Agreement(message, settings)
-        plan, known = self._plan(agreed, self.own.whole.n_rows), self._known(agreed)
+        plan, known = (
+            self._plan(agreed, self.table.whole.n_rows),
+            self._file(agreed).read(),
+        )
         if not known.values["heard"]:
             self._choose_offered(plan)
         self._offered = self._offered_before()
@@ -262,24 +264,20 @@ class PartyProcess:
             log.info(SHOWS, n_values, self._n_inputs)
             if price is not None:
                 self.status.do(price.words("row"))
-                if doubt := price.doubt(self.own.whole.n_rows):
+                if doubt := price.doubt(self.table.whole.n_rows):
                     log.warning("%s", doubt)
         self.status.begin_run(message.method)
         is_over: bool = known.values["is_over"]
         if is_over:
-            rows, whole = self._common(agreed), self.own.whole
+            rows, whole = self._common(agreed), self.table.whole
             self.state = Aligned(agreed, whole if rows is None else whole.take(rows))
         else:
             self.state = Connected(agreed)
         return is_over
 
-    def _known(self, agreed: Agreement) -> State:
-        """Return what is known of the alignment."""
-        return self._file(agreed).read()
-
     def _common(self, agreed: Agreement) -> NDArray[np.int64] | None:
         """Return the common rows in their order; None: all, as they stand."""
-        rows = self._known(agreed).tensors.get("rows")
+        rows = self._file(agreed).read().tensors.get("rows")
         return None if rows is None else rows.numpy()
 
     def _choose_offered(self, plan: RunPlan) -> None:
@@ -287,7 +285,7 @@ class PartyProcess:
 
         Where too few would be left all are, and the run is refused.
         """
-        path, n_rows = self.folder / OFFERED, self.own.whole.n_rows
+        path, n_rows = self.folder / OFFERED, self.table.whole.n_rows
         path.unlink(missing_ok=True)
         if self.config.policy.withhold_exhausted:
             rows = self.budget.spared(plan, n_rows)
@@ -319,8 +317,8 @@ class PartyProcess:
         policy, welcome = self.config.policy, agreed.message
         sizes = (len(welcome.parties), policy.evaluation, len(welcome.seeds))
         extent = Extent(*sizes, policy.delta, n_rows)
-        own = with_noise(self.own.settings(agreed.settings), extent)
-        return own, of_columns(own, extent)
+        settings = with_noise(self.table.settings(agreed.settings), extent)
+        return settings, of_columns(settings, extent)
 
     def _align(self, message: bytes) -> control.Align | control.Agreed:
         """Answer the label holder's messages; take the common order from the last.
@@ -330,23 +328,28 @@ class PartyProcess:
         at = self.state
         if isinstance(at, Waiting):
             raise self._too_early("what is run")
-        self.state = Connected(at.said)  # a message that fails ends the alignment
-        own = (self.name, self.config.align)
-        how = (self._new_aligner, self._guard)
-        rows = answer_alignment(*own, at, message, *how)
+        self.state = Connected(at.opening)  # a message that fails ends the alignment
+        rows = answer_alignment(
+            self.name,
+            self.config.align,
+            at,
+            message,
+            new_aligner=self._new_aligner,
+            guard=self._guard,
+        )
         if isinstance(rows, tuple):
             self.state, answer = rows
             return answer
-        whole, n_rows = self.own.whole, self.own.whole.n_rows
+        whole, n_rows = self.table.whole, self.table.whole.n_rows
         if self._offered is not None:
             rows = self._offered[rows]
-        found = plural(len(rows), "common row")
-        self.status.do(f"alignment: {found} of your {n_rows:,}")
+        n_common = plural(len(rows), "common row")
+        self.status.do(f"alignment: {n_common} of your {n_rows:,}")
         self.home.begin()
-        file = self._file(at.said)
+        file = self._file(at.opening)
         file.write(file.read().values["heard"], named_rows(rows, n_rows), True)
         table = whole if are_all(rows, n_rows) else whole.take(rows)
-        self.state = Aligned(at.said, table)
+        self.state = Aligned(at.opening, table)
         return control.Agreed()
 
     @contextlib.contextmanager
@@ -368,7 +371,7 @@ class PartyProcess:
         yield
         if is_new and n_heard == 0:  # last: a bad hello is no alignment
             n_ids = len(message) // POINT_BYTES
-            self.budget.all_runs.align(n_ids, self.own.whole.n_rows)
+            self.budget.all_runs.align(n_ids, self.table.whole.n_rows)
             file.write([digest])
 
     def _file(self, agreed: Agreement) -> AlignmentFile:
@@ -377,7 +380,7 @@ class PartyProcess:
 
     def _new_aligner(self) -> PartyAligner:
         """Return its side of an alignment, the same after a restart."""
-        ids, n_rows = self.ids, self.own.whole.n_rows
+        ids, n_rows = self.ids, self.table.whole.n_rows
         if self._offered is not None and ids is not None:
             ids, n_rows = ids.take(self._offered), len(self._offered)
         return PartyAligner(
@@ -395,7 +398,7 @@ class PartyProcess:
     def _prepare(self, message: control.Prepare) -> None:
         """Begin the run of one seed, on common rows alone, the same ones every time."""
         at = self.state
-        seeds = () if isinstance(at, Waiting) else at.said.message.seeds
+        seeds = () if isinstance(at, Waiting) else at.opening.message.seeds
         if message.seed not in seeds:
             raise self._too_early("all seeds")
         if not isinstance(at, Aligned):
@@ -405,36 +408,36 @@ class PartyProcess:
             )
         self.checker.rows(message, at.rows.n_rows)
         path = self._place(message.seed) / "rows.safetensors"
-        told = {"rows": message.digest()}
+        digest = message.digest()
         if not path.is_file():
-            write_state(path, State({}, told))
-        if read_state(path).values["rows"] != told["rows"]:
+            write_state(path, State({}, {"rows": digest}))
+        if read_state(path).values["rows"] != digest:
             raise PolicyError(
                 f"Party '{self.name}' has one set of training and test rows a seed. "
                 f"Got a second one for seed {message.seed}."
             )
-        plan = self._plan(at.said, at.rows.n_rows)
-        self.budget.reserve(plan, self._common(at.said), self.has_finished)
+        plan = self._plan(at.opening, at.rows.n_rows)
+        self.budget.reserve(plan, self._common(at.opening), self.has_finished)
         collect = self._scratch.collect
         train = collect(message.places("train"), message.n_train)
         test = collect(message.places("test"), message.n_test)
         blocks = message.blocks
         if blocks is None and not self._is_checked:
             self._is_checked = True
-            self.own.warn_of_copies(at.rows)
-        own = None if blocks is None else blocks.astype(np.int64)
-        rows = SeedRows(message.seed, train, test, own, message.share)
+            self.table.warn_of_copies(at.rows)
+        units = None if blocks is None else blocks.astype(np.int64)
+        rows = SeedRows(message.seed, train, test, units, message.share)
         shown = (seeds.index(message.seed) + 1, len(seeds))
         if self._seed_shown != shown:  # it comes again after a break
             self._seed_shown = shown
             self.status.begin_seed(message.seed, *shown)
-        self.state = Aligned(at.said, at.rows)
+        self.state = Aligned(at.opening, at.rows)
         if rows.seed not in self._ready:
             self._ready.clear()  # free the rows of another seed first
-            self._ready[rows.seed] = self._prepared(at.said, at.rows, rows)
+            self._ready[rows.seed] = self._prepared(at.opening, at.rows, rows)
         prepared = dataclasses.replace(self._ready[rows.seed], rows=rows)
         run = SeedRun(prepared, self.budget, self.status, None)
-        self.state = Serving(at.said, at.rows, run)
+        self.state = Serving(at.opening, at.rows, run)
 
     def private_seed(self, seed: int) -> int:
         """Return the seed of its own streams, which nobody else can know."""
@@ -450,7 +453,7 @@ class PartyProcess:
         private = self.private_seed(rows.seed)
         build = Builder(whole, rows.seed, self.config.device, private=private)
         train, test = table.take(rows.train), table.take(rows.test)
-        encoding = self.own.encoding(train)
+        encoding = self.table.encoding(train)
         n_rows = max(rows.counts.values())
         if config.empty_party != "frozen":  # the most that pass the network together
             steps = [getattr(plan, "batch_size", 0) for plan in plans]
@@ -498,8 +501,8 @@ class PartyProcess:
         common = self._common(agreed)
         if common is None or not methods.get(agreed.settings.method).uses_alone:
             return []
-        alone = np.setdiff1d(np.arange(self.own.whole.n_rows), common)
-        return [self.own.whole.take(alone)] if len(alone) else []
+        alone = np.setdiff1d(np.arange(self.table.whole.n_rows), common)
+        return [self.table.whole.take(alone)] if len(alone) else []
 
     def _place(self, seed: int) -> Path:
         """Return the folder of one seed."""
@@ -514,18 +517,18 @@ class PartyProcess:
         """
         if at.run.stage_due is not None:
             raise self._too_early("to train to the end")
-        welcome, seed = at.said.message, at.run.prepared.rows.seed
+        welcome, seed = at.opening.message, at.run.prepared.rows.seed
         place = f"party{welcome.parties.index(self.name)}"
         network = self.folder / NETWORKS / f"seed-{seed}" / place
         path = self._place(seed) / "numbers.json"
-        told = read_json(path) if self.has_finished else {}
-        own = told["numbers"] if told.get("run") == welcome.run else None
-        if own is None or own["models"]["server"] != of_server:
-            own = at.run.finish(of_server, network, self.config.party_net)
-            numbers = {"run": welcome.run, "numbers": own}
-            write_json(path, numbers, mode=0o600)
+        before = read_json(path) if self.has_finished else {}
+        numbers = before["numbers"] if before.get("run") == welcome.run else None
+        if numbers is None or numbers["models"]["server"] != of_server:
+            numbers = at.run.finish(of_server, network, self.config.party_net)
+            write_json(path, {"run": welcome.run, "numbers": numbers}, mode=0o600)
         self.budget.settle()
-        kept, removed, model = own["kept"], own["removed"], own["models"][self.name]
+        kept, removed = numbers["kept"], numbers["removed"]
+        model = numbers["models"][self.name]
         counts = (len(kept), len(kept) + len(removed))
         names = ": " + ", ".join(kept) if kept else ""
         log.info("seed %d: kept %d of %d features%s", seed, *counts, names)
@@ -533,7 +536,7 @@ class PartyProcess:
         saved = [read_json(path) for path in paths if path.is_file()]
         runs = [file["numbers"] for file in saved if file["run"] == welcome.run]
         if len(runs) == len(welcome.seeds):
-            self._conclude(at.said, runs)
+            self._conclude(at.opening, runs)
         match self.config.reveal:
             case "features":
                 return {"model": model, "kept": kept, "removed": removed}
@@ -543,7 +546,7 @@ class PartyProcess:
 
     def _conclude(self, agreed: Agreement, runs: list[dict[str, Any]]) -> None:
         """Write what all seeds recommend, for this party only."""
-        record = party_record(self.own, agreed.settings, agreed.message, runs)
+        record = party_record(self.table, agreed.settings, agreed.message, runs)
         if not self.has_finished:
             record.write(self.folder)
         self.budget.conclude()

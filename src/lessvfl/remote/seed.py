@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.plans import SECRET, QueryPlan, TrainPlan, stream
+from lessvfl.core.state import split_state
 from lessvfl.data import CellCounts, Encoding, Frame, Scratch, StoredTable, Table
 from lessvfl.errors import RecordError
+from lessvfl.party import PartyState
 from lessvfl.remote.background import write_background
-from lessvfl.remote.checkpoint import State, read_state, write_state
+from lessvfl.remote.checkpoint import State, joined, read_state, write_state
 from lessvfl.remote.requests import Prepared, SeedProgress
 from lessvfl.remote.spent import RunBudget
 from lessvfl.remote.tables import OwnTable
@@ -40,6 +42,16 @@ log = logging.getLogger(__name__)
 
 VALUE_BYTES = 8  # of a component of a gradient, the most
 SERVER = "server"  # what the other side is called, where it is shown
+
+
+@dataclass
+class SeedState:
+    """All that changes in a seed at a party."""
+
+    party: PartyState
+    progress: SeedProgress
+    ledger: Ledger
+    rng: Tensor  # torch's own state
 
 
 class SeedRun:
@@ -69,12 +81,10 @@ class SeedRun:
                 f"Party '{self._name}' must have the checkpoint of {tag}. Got none in "
                 f"'{path.parent}'."
             )
-        state = read_state(path)
-        self.party.restore(state.tensors, state.values)
-        names = (field.name for field in fields(SeedProgress))
-        self.progress = SeedProgress(**{name: state.values[name] for name in names})
-        self._ledger.restore(state.values["ledger"])
-        torch.set_rng_state(state.tensors["rng"])
+        state = joined(SeedState, read_state(path), path)
+        self.party.resume(state.party)
+        self.progress, self._ledger = state.progress, state.ledger
+        torch.set_rng_state(state.rng)
 
     @property
     def stage_due(self) -> str | None:
@@ -165,13 +175,13 @@ class SeedRun:
     def _epoch(self) -> int:
         """Return the epoch of the stage at hand, from 1; 0 between two stages."""
         done, prepared = self.progress, self.prepared
-        place, rows = prepared.n_due(done), prepared.rows
+        place = prepared.n_due(done)
         plan = prepared.plans[place] if place < len(prepared.plans) else None
         if done.behind and not self.party.is_training:
             return 0
         if not isinstance(plan, TrainPlan):
             return 1
-        batches = plan.batches(len(rows.train), rows.seed, self.party.blocks)
+        batches = self.party.batches(plan)
         return max(1, math.ceil(done.step / batches.n_per_epoch))
 
     def _show(self, message: messages.Request) -> None:
@@ -179,8 +189,7 @@ class SeedRun:
         status, done = self._status, self.progress
         match message:
             case messages.Begin(plan, n_done):
-                rows = self.prepared.rows
-                batches = plan.batches(len(rows.train), rows.seed, self.party.blocks)
+                batches = self.party.batches(plan)
                 done.step, self._n_steps = n_done, batches.n_steps(plan.n_epochs)
                 self._n_per_epoch = batches.n_per_epoch
                 status.observe(Event(plan.stage, 0, self._n_steps / self._n_per_epoch))
@@ -221,10 +230,10 @@ class SeedRun:
 
         The server may go back to the last one: it saves its own state after ours.
         """
-        tensors, values = self.party.state()
-        tensors["rng"] = torch.get_rng_state()
-        values |= dataclasses.asdict(self.progress) | {"ledger": self._ledger.state()}
-        write_state(self._path(tag), State(tensors, values))
+        state = SeedState(
+            self.party.state, self.progress, self._ledger, torch.get_rng_state()
+        )
+        write_state(self._path(tag), State(*split_state(state)))
         for path in self._path(tag).parent.glob("*.safetensors"):
             if path.stem not in (tag, self._mark):
                 path.unlink(missing_ok=True)

@@ -28,6 +28,7 @@ from torch import Tensor
 from lessvfl import data
 from lessvfl.core.device import release_freed_memory, resolve_device
 from lessvfl.core.lifted import find_factory
+from lessvfl.core.state import join_state
 from lessvfl.errors import ConfigError, PartyLostError, ProtocolError
 from lessvfl.remote.align.keys import SECRET_BYTES
 from lessvfl.remote.align.messages import most_offered
@@ -62,7 +63,7 @@ from lessvfl.run.numbers import (
 )
 from lessvfl.run.record import FILE_NAME, RunRecord, read_json, write_json
 from lessvfl.run.recorder import Recorder
-from lessvfl.run.session import ServerSeed, run_seed
+from lessvfl.run.session import run_seed
 from lessvfl.status import Status
 from lessvfl.terms import PartyId
 from lessvfl.wire import control, messages
@@ -131,7 +132,7 @@ class ServerProcess:
         self._settled = hub.bytes.by_part()  # billed to earlier seeds
         # The greeting of every party that was told its rows over this connection.
         self._prepared: dict[PartyId, control.Hello] = {}
-        self.own: PartyProcess | None = None  # that its own columns are
+        self.party_here: PartyProcess | None = None  # that its own columns are
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
             if self._has_begun and not resume:
@@ -148,7 +149,7 @@ class ServerProcess:
             self.rows.new_aligner()  # fails now if the table cannot be aligned
             if config.columns is not None:
                 about = (config.columns, self.settings, self.seeds)
-                self.own = training_party(config, *about)
+                self.party_here = training_party(config, *about)
             on_error.pop_all()
         self._offer = most_offered(config.align, table.n_rows, config.most_ids)
         offer: dict[type, Bound] = {control.Align: Bound(self._offer)}
@@ -161,14 +162,18 @@ class ServerProcess:
             refused=lambda who, why: status.refused(why.split(".")[0][:80]),
         )
         hub.follow(rules)
-        if self.own is not None:
-            hub.join(LocalParty(self.own.hello(), self.own.handle, self.own.due))
+        if self.party_here is not None:
+            hub.join(
+                LocalParty(
+                    self.party_here.hello(), self.party_here.handle, self.party_here.due
+                )
+            )
 
     def close(self) -> None:
         """Let go of the run folder."""
         self.home.close()
-        if self.own is not None:
-            self.own.close()
+        if self.party_here is not None:
+            self.party_here.close()
 
     # ------------------------------------------------------------------------ who joins
 
@@ -245,7 +250,7 @@ class ServerProcess:
         path = files.finished
         done: dict[str, Any] = read_json(path) if path.is_file() else {}
         self.hub.run_id = self._run_id()
-        end, told = time.monotonic() + self.config.wait, set[PartyId]()
+        end, awaited = time.monotonic() + self.config.wait, set[PartyId]()
         if len(done) < len(self.parties):
             prepare = self.rows.of_seed(files.seed).message(self.config.tell_share)
         while missing := [p for p in self.parties if p not in done]:
@@ -256,9 +261,9 @@ class ServerProcess:
             if time.monotonic() > end:
                 raise PartyLostError(missing, "the run is over, but not for them")
             away = set(missing) - done.keys() - {*self.hub.connected}
-            if away - told:
+            if away - awaited:
                 say_awaited(sorted(away), end - time.monotonic())
-                told |= away
+                awaited |= away
             time.sleep(0.01)
 
     def _finish_one(
@@ -290,10 +295,11 @@ class ServerProcess:
         }
         if self.config.columns is not None:
             first_line["own"] = self.config.columns.name
-        agreed, said = verdicts.agreed(runs), [files.read_tested() for files in seeds]
         together = None
         if self.settings.is_ensemble(self.seeds):
-            together = ensemble.scores(problem, self.seeds, said)
+            outputs = [files.read_tested() for files in seeds]
+            together = ensemble.scores(problem, self.seeds, outputs)
+        agreed = verdicts.agreed(runs)
         return RunRecord(first_line, runs, "complete", "", agreed, together)
 
     def _welcome(self) -> control.Welcome:
@@ -362,14 +368,14 @@ class ServerProcess:
         return rows
 
     def _describe(
-        self, rows: SeedLabels, build: Builder, blocks: Tensor | None, ledger: Ledger
+        self, rows: SeedLabels, build: Builder, blocks: Tensor | None
     ) -> Parties:
         """Describe the parties, and check their replies by the rules of this seed."""
         counts = (len(rows.train), len(rows.test))
         size, seed = self.settings.net.embedding_size, rows.seed
         rules = ReplyRules(counts, size, build.dtype, seed, blocks, self._offer)
         self.hub.rules = dataclasses.replace(self.hub.rules, due=rules.due)
-        rules.server = Parties(self.hub, self.parties, ledger)
+        rules.server = Parties(self.hub, self.parties, Ledger(), self._billed)
         return rules.server
 
     def _run_once(self, files: SeedFiles) -> dict[str, Any]:
@@ -384,23 +390,23 @@ class ServerProcess:
             # that stay equal for other embeddings would tell labels.
             noise = self.home.seed("noise", secrets.token_hex(SECRET_BYTES))
             labels = dataclasses.replace(labels, private=noise)
-        ledger = Ledger(watch=self._billed)
-        server = self._describe(rows, build, labels.blocks, ledger)
+        server = self._describe(rows, build, labels.blocks)
         self._ask_all(control.Restore(None if saved is None else saved.values["tag"]))
         if saved is not None:
             self.resent = max(self.resent, saved.values["resent"])
-        server_seed = ServerSeed(
-            build,
+        recorder = Recorder(
             problem,
-            labels,
+            labels.y,
+            build.labels(problem.y_test, problem.task),
+            self.status.observe,
             config.evaluation,
-            observe=self.status.observe,
+            server,
+            bits=settings.config.bits,
             scored=self.status.scored,
             tested=files.keep_tested if settings.is_ensemble(self.seeds) else None,
-            bits=settings.config.bits,
         )
 
-        def checkpoints(recorder: Recorder) -> Checkpoints:
+        def checkpoints() -> Checkpoints:
             return Checkpoints(
                 files.checkpoint,
                 config.save_every,
@@ -413,25 +419,26 @@ class ServerProcess:
             )
 
         try:
-            finished = run_seed(
-                server_seed, server, checkpoints, resent_bytes=lambda: self.resent
+            fusion, numbers = run_seed(
+                build, labels, recorder, checkpoints, resent_bytes=lambda: self.resent
             )
         except PartyLostError:
-            self.resent += _undone(ledger, files.saved())
+            self.resent += _undone(server.ledger, files.saved())
             raise
+        means = recorder.state.means
         FittedServer.of(
             problem,
-            finished.fusion,
+            fusion,
             settings.net.fusion_net,
             {name: kept.tolist() for name, kept in server.components.items()},
             constants=server.constants,
-            means={n: mean.to(build.dtype) for n, mean in finished.means.items()},
+            means={n: mean.to(build.dtype) for n, mean in means.items()},
         ).save(files.network)
         all_runs = self.labels.spent(self.rows.common)
         n_classes = len(self.table.dataset.label_names)
         without = unpriced(settings, n_classes, config.tell_share)
         spent = privacy(self.labels.spend(), {}, without, all_runs)
-        return finished.numbers | {"bill": ledger.lines()} | spent
+        return numbers | {"bill": server.ledger.lines()} | spent
 
 
 def _undone(ledger: Ledger, kept: State | None) -> int:
@@ -439,6 +446,5 @@ def _undone(ledger: Ledger, kept: State | None) -> int:
     now = ledger.payload_bytes
     if kept is None:
         return now
-    then = Ledger()
-    then.restore(kept.values["server"]["ledger"])
+    then = join_state(Ledger, kept.tensors, kept.values["parties"]["ledger"])
     return max(0, now - then.payload_bytes)

@@ -45,7 +45,7 @@ class Waiting:
 class Connected(Generic[OpeningT]):
     """A server has said what it wants."""
 
-    said: OpeningT
+    opening: OpeningT
 
 
 @dataclass(frozen=True)
@@ -108,19 +108,19 @@ def answer_alignment(
     A message is answered within `guard`, which gets the number of messages before it:
     the guard charges for it or refuses it, and saves that it was heard.
     """
-    wanted = at.said.message.align
+    wanted = at.opening.message.align
     if wanted != mode:
         sentence = (
             f"Server and party '{party}' must align alike. Got {wanted} and {mode}."
         )
         raise ConfigError(sentence, public=sentence)
     n_heard = at.n_heard if isinstance(at, Aligning) else 0
-    with guard(at.said, n_heard, message):
+    with guard(at.opening, n_heard, message):
         aligner = at.aligner if isinstance(at, Aligning) else new_aligner()
         answer = aligner.answer(message)
     if answer is None:
         return aligner.rows
-    return Aligning(at.said, aligner, n_heard + 1), control.Align(answer)
+    return Aligning(at.opening, aligner, n_heard + 1), control.Align(answer)
 
 
 def find_common_rows(
@@ -136,10 +136,10 @@ def find_common_rows(
     `take` hands a party's message to the aligner; `offered` is called with the first
     ones before any party is told anything about them.
     """
-    said: dict[PartyId, bytes] = dict.fromkeys(parties, aligner.hello())
+    sent: dict[PartyId, bytes] = dict.fromkeys(parties, aligner.hello())
     are_offers = True
-    while said:
-        replies = send({p: control.Align(data) for p, data in said.items()})
+    while sent:
+        replies = send({p: control.Align(data) for p, data in sent.items()})
         for party, reply in replies.items():
             if not isinstance(reply, control.Align):
                 cut_off(party, "A party must make an offer. Got none.")
@@ -147,7 +147,7 @@ def find_common_rows(
             offered({party: reply.data for party, reply in replies.items()})
             are_offers = False
         taken = {party: take(party, reply.data) for party, reply in replies.items()}
-        said = {party: more for party, more in taken.items() if more is not None}
+        sent = {party: more for party, more in taken.items() if more is not None}
         del replies, taken  # they may be large
     finals = aligner.finish()
     send({party: control.Align(data) for party, data in finals.items()})

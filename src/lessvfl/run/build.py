@@ -125,9 +125,13 @@ class Builder:
 
     def server_labels(self, problem: Problem) -> Labels:
         """Return what the server trains on."""
-        epsilon, flips = self.settings.labels.label_epsilon, 0.0
-        if epsilon is not None:
-            flips = RandomisedResponse(epsilon, problem.n_classes).flips
+        given, flips, defence = self.settings.labels, 0.0, None
+        if given.label_epsilon is not None:
+            flips = RandomisedResponse(given.label_epsilon, problem.n_classes).flips
+        kind = known_as(given.gradient_defence, GRADIENT_DEFENCES, "'gradient_defence'")
+        if kind != "none":
+            noise, clip = given.gradient_noise, given.gradient_clip
+            defence = GradientDefence(kind, noise, clip)
         return Labels(
             self.labels(problem.y_train, problem.task),
             problem.task,
@@ -136,16 +140,9 @@ class Builder:
             huber_delta=problem.huber_delta,
             blocks=self.blocks(problem.blocks),
             flips=flips,
-            defence=self._gradient_defence(),
+            defence=defence,
             private=self.private,
         )
-
-    def _gradient_defence(self) -> GradientDefence | None:
-        own = self.settings.labels
-        kind = known_as(own.gradient_defence, GRADIENT_DEFENCES, "'gradient_defence'")
-        if kind == "none":
-            return None
-        return GradientDefence(kind, own.gradient_noise, own.gradient_clip)
 
     def blocks(self, blocks: NDArray[Any] | None) -> Tensor | None:
         """Return the blocks of training rows as a tensor, None where there are none."""
@@ -206,6 +203,10 @@ class Builder:
     ) -> Party:
         """Return a fresh party on training and test rows, and those it has alone."""
         config: Any = self.settings.config
+        noise, at = self.embedding_noise, self.settings.data.noise_at
+        guard = None
+        if noise is not None:
+            guard = EmbeddingGuard(noise, name, self.private, at == "first-layer")
         owner = torch.as_tensor(groups).to(self.device)
         must_keep = matches(config.pinned(), features)
         return Party(
@@ -217,20 +218,14 @@ class Builder:
             observe=observe,
             private=self.private,
             protocol=methods.get(self.settings.method).protocol_of(config),
-            guard=self._guard(name),
+            guard=guard,
         )
-
-    def _guard(self, party: PartyId) -> EmbeddingGuard | None:
-        noise, at = self.embedding_noise, self.settings.data.noise_at
-        if noise is None:
-            return None
-        return EmbeddingGuard(noise, party, self.private, at == "first-layer")
 
     @property
     def embedding_noise(self) -> ClippedNoise | None:
         """Return what is added to all embeddings that leave a party."""
-        own = self.settings.data
-        assert own.embedding_epsilon is None, "noise is in its place"
-        if own.embedding_noise == 0:
+        given = self.settings.data
+        assert given.embedding_epsilon is None, "noise is in its place"
+        if given.embedding_noise == 0:
             return None
-        return ClippedNoise(own.embedding_clip, own.embedding_noise)
+        return ClippedNoise(given.embedding_clip, given.embedding_noise)

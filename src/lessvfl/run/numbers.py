@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lessvfl import __version__
 from lessvfl.core import metrics
@@ -32,6 +33,8 @@ from lessvfl.select.power import Sight, correlation_of
 from lessvfl.terms import MEASURES, Event, PartyId, Task
 from lessvfl.wire.ledger import Ledger
 from lessvfl.wire.parties import Parties
+
+Scores = dict[str, float | None]  # by measure; None where it is undefined
 
 Masks = Sequence[np.ndarray[Any, Any]]  # features kept, one mask for each party
 
@@ -189,27 +192,33 @@ def baseline(problem: Problem) -> dict[str, float | None]:
     return {name: metrics.defined(float(value)) for name, value in level.items()}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Recorded:
-    """What was recorded of one run while it went on."""
+    """What was recorded of a run so far."""
 
-    problem: Problem
-    evaluation: str  # when it was evaluated
-    curve: Sequence[Mapping[str, Any]]
-    predicted: Sequence[float] | None  # of test rows, by class
-    without: Mapping[str, Any] | None  # scores, by the party that is missed
-    intervals: Mapping[str, Any]  # "intervals" of scores; who is "missed" how much
-    seconds: Mapping[str, float]
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)  # by stage
+    means: dict[PartyId, Tensor] = field(default_factory=dict)  # (E_m,), at the end
+    without: dict[PartyId, Scores] | None = None  # by the party that is missed
+    predicted: list[float] | None = None  # of test rows, by class
+    intervals: dict[str, Any] | None = None  # of scores
+    missed: dict[PartyId, Any] | None = None  # by how much, and its interval
 
 
 def server_numbers(
     seed: int,
     server: Parties,
+    problem: Problem,
     recorded: Recorded,
+    *,
+    evaluation: str,
     **communication: Any,
 ) -> dict[str, Any]:
-    """Return what the server knows of one run; `communication` adds to its bill."""
-    problem, leading = recorded.problem, recorded.problem.score
+    """Return what the server knows of one run; `communication` adds to its bill.
+
+    `evaluation` says when test rows were scored.
+    """
+    seconds, leading = recorded.seconds, problem.score
     by_score, levels = scores(recorded.curve, problem.task), baseline(problem)
     final, level = by_score[leading]["final"], levels[leading]
     is_above = None
@@ -222,11 +231,12 @@ def server_numbers(
         **by_score,
         "baseline": levels,
         "above_baseline": is_above,
-        "undefined": undefined(problem, recorded.evaluation),
+        "undefined": undefined(problem, evaluation),
         "threshold": by_class(problem, problem.threshold),
         "predicted": by_class(problem, recorded.predicted),
         "without": recorded.without,
-        **recorded.intervals,
+        "intervals": recorded.intervals,
+        "missed": recorded.missed,
         "components": {
             name: {"kept": kept, "of": len(server.components[name])}
             for name, kept in server.sizes.items()
@@ -234,7 +244,7 @@ def server_numbers(
         "silent": server.silent(),
         "communication": bill_of(server.ledger) | communication,
         "curve": recorded.curve,
-        "seconds": recorded.seconds,
+        "seconds": seconds | {"total": sum(seconds.values())},
     }
 
 

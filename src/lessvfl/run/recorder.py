@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,16 +23,13 @@ from lessvfl.core.plans import parts
 from lessvfl.data import Problem
 from lessvfl.errors import DivergenceError, ProtocolError
 from lessvfl.party import Party
-from lessvfl.run.numbers import Recorded, costs, curve_point, removed_share
-from lessvfl.terms import Event, Observer, PartyId, Task
+from lessvfl.run.numbers import Recorded, Scores, costs, curve_point, removed_share
+from lessvfl.terms import Event, Observer, Task
 from lessvfl.wire.parties import Parties, concatenate
 
 MANY = 4096  # components, as only trees have, from which on few are looked at together
 FEW = 64  # of them
 CELLS = 1 << 24  # of rows that are scored together
-
-Scores = dict[str, float | None]  # by measure; None where it is undefined
-NO_INTERVALS: dict[str, Any] = {"intervals": None, "missed": None}
 
 
 @dataclass
@@ -45,49 +42,17 @@ class Recorder:
     progress: Observer  # told of every event
     # When: after all "epochs"; at the "end", of test rows alone; or "nothing".
     evaluation: str
+    server: Parties  # who asks for embeddings
+    parties: Sequence[Party] = ()  # whose features in use are asked for, in process
     bits: int = 32  # of a value that is asked for at the end
     scored: Callable[[float, str], None] = lambda value, name: None
     # Given, at the end, what the network says of the test rows, (n, outputs).
     tested: Callable[[Tensor], None] | None = None
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    means: dict[PartyId, Tensor] = field(default_factory=dict)  # (E_m,), at the end
-    without: dict[PartyId, Scores] | None = None  # each party
-    predicted: list[float] | None = None  # of test rows, by class
-    intervals: dict[str, Any] = field(default_factory=lambda: dict(NO_INTERVALS))
-    _server: Parties | None = None
-    _parties: Sequence[Party] = ()
+    state: Recorded = field(default_factory=Recorded)
 
     def __post_init__(self) -> None:
         """Start the clock."""
         self._last = time.perf_counter()
-
-    def attach(self, server: Parties, parties: Sequence[Party]) -> None:
-        """Say whom to ask for embeddings and for the features in use."""
-        self._server, self._parties = server, parties
-
-    def state(self) -> dict[str, Any]:
-        """Return all that was kept as plain values."""
-        return {
-            "curve": self.curve,
-            "seconds": self.seconds,
-            "means": {name: mean.tolist() for name, mean in self.means.items()},
-            "without": self.without,
-            "predicted": self.predicted,
-            "intervals": self.intervals,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up a state as :meth:`state` gave it."""
-        self.curve = list(state["curve"])
-        self.seconds = dict(state["seconds"])
-        self.means = {
-            name: torch.tensor(mean, dtype=torch.float64)
-            for name, mean in state["means"].items()
-        }
-        self.without = state["without"]
-        self.predicted = state["predicted"]
-        self.intervals = state["intervals"]
 
     @property
     def task(self) -> Task:
@@ -105,29 +70,16 @@ class Recorder:
 
     def clock(self, stage: str) -> None:
         """Put the time since the last call on a stage's account."""
-        now = time.perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        now, seconds = time.perf_counter(), self.state.seconds
+        seconds[stage] = seconds.get(stage, 0.0) + now - self._last
         self._last = now
 
-    def recorded(self) -> Recorded:
-        """Return what was kept of the run."""
-        return Recorded(
-            self.problem,
-            self.evaluation,
-            self.curve,
-            self.predicted,
-            self.without,
-            self.intervals,
-            self.seconds | {"total": sum(self.seconds.values())},
-        )
-
     def _add_points(self, event: Event) -> None:
-        assert self._server is not None
         last = _is_last(event)
         at_end = self.evaluation == "end"
         bits = self.bits if at_end else 32
-        of_train = _Asked(self._server, "train", len(self.y_train), bits, last)
-        of_test = _Asked(self._server, "test", len(self.y_test), bits, last)
+        of_train = _Asked(self.server, "train", len(self.y_train), bits, last)
+        of_test = _Asked(self.server, "test", len(self.y_test), bits, last)
         train: Scores = {}
         test: Scores = {}
         averaged = of_train
@@ -137,26 +89,26 @@ class Recorder:
             averaged = of_test
         else:
             (outputs,) = self._outputs(event, of_train)
-            train = self._measure(outputs.z, self.y_train, {self.problem.score})
+            train = self._measure(outputs, self.y_train, {self.problem.score})
         means = averaged.means() if last else []
         without: list[Scores] = []
         if of_test.n_rows:
             every = self._outputs(event, of_test, means)
-            test, *without = (self._measure(one.z, self.y_test) for one in every)
+            test, *without = (self._measure(z, self.y_test) for z in every)
             if _is_last(event):
-                self._look_at_tests([one.z for one in every], [test, *without])
+                self._look_at_tests(every, [test, *without])
         elif means:
             every = self._outputs(event, of_train, means)
-            without = [self._measure(one.z, self.y_train) for one in every[1:]]
+            without = [self._measure(z, self.y_train) for z in every[1:]]
         if means:
-            names = self._server.names
-            self.means = dict(zip(names, means, strict=True))
-            self.without = dict(zip(names, without, strict=True))
+            names = self.server.names
+            self.state.means = dict(zip(names, means, strict=True))
+            self.state.without = dict(zip(names, without, strict=True))
         name, removed = self.problem.score, self._removed_share()
         point = curve_point(event, self.task, name, test, train, removed)
-        self.curve.append(point | costs(self._server.ledger))
-        if self.curve[-1][name] is not None:
-            self.scored(self.curve[-1][name], name)
+        self.state.curve.append(point | costs(self.server.ledger))
+        if point[name] is not None:
+            self.scored(point[name], name)
 
     def _look_at_tests(
         self, outputs: Sequence[Tensor], scores: Sequence[Scores]
@@ -167,7 +119,8 @@ class Recorder:
         """
         offsets = self._offsets(outputs[0])
         if self.task != "regression":
-            self.predicted = metrics.predicted_shares(outputs[0], offsets).tolist()
+            shares = metrics.predicted_shares(outputs[0], offsets)
+            self.state.predicted = shares.tolist()
         if self.tested is not None:
             self.tested(outputs[0])
         rows = bootstrap.ResampledRows(
@@ -177,35 +130,32 @@ class Recorder:
             offsets,
             self.problem.test_blocks,
         )
-        intervals, added = bootstrap.score_intervals(
+        self.state.intervals, added = bootstrap.score_intervals(
             rows, outputs, scores, self.problem.score
         )
-        names = self._server.names if self._server and added else ()
-        missed = dict(zip(names, added, strict=True))
-        self.intervals = {"intervals": intervals, "missed": missed or None}
+        if added:
+            self.state.missed = dict(zip(self.server.names, added, strict=True))
 
     def _outputs(
         self, event: Event, asked: _Asked, means: Sequence[Tensor] = ()
-    ) -> list[_Outputs]:
-        """Return the outputs for all rows, and those with each block at its mean."""
-        every = [_Outputs(asked.n_rows) for _ in range(1 + len(means))]
+    ) -> list[Tensor]:
+        """Return the outputs (N, C) for all rows, and with each block at its mean."""
         if event.outputs is not None:
-            n_rows = len(event.outputs)
-            if n_rows != asked.n_rows:
+            if len(event.outputs) != asked.n_rows:
                 raise ProtocolError(
                     f"Parties must say something of all {asked.n_rows} test rows. Got "
-                    f"{n_rows}."
+                    f"{len(event.outputs)}."
                 )
-            every[0].put(slice(None), event.outputs)
-            return every
+            return [event.outputs]
+        every: list[list[Tensor]] = [[] for _ in range(1 + len(means))]
         for part, blocks in asked:
             n_rows = part.stop - part.start
-            every[0].put(part, self._fuse(event, blocks, n_rows))
+            every[0].append(self._fuse(event, blocks, n_rows))
             for m, mean in enumerate(means):
                 same = mean.to(blocks[m]).expand_as(blocks[m])
                 others = [*blocks[:m], same, *blocks[m + 1 :]]
-                every[1 + m].put(part, self._fuse(event, others, n_rows))
-        return every
+                every[1 + m].append(self._fuse(event, others, n_rows))
+        return [torch.cat(outputs) for outputs in every]
 
     def _fuse(self, event: Event, blocks: Sequence[Tensor], n_rows: int) -> Tensor:
         """Return what the fusion network says of rows, (n, outputs)."""
@@ -241,8 +191,7 @@ class Recorder:
         """
         if bool(outputs[-1].isfinite().all()):
             return
-        assert self._server is not None
-        who = [*(f"party '{name}'" for name in self._server.names), "the server"]
+        who = [*(f"party '{name}'" for name in self.server.names), "the server"]
         finite = [bool(values.isfinite().all()) for values in outputs]
         raise DivergenceError(
             f"The output of {who[finite.index(False)]} must stay finite. It diverged "
@@ -252,33 +201,13 @@ class Recorder:
 
     def _removed_share(self) -> float | None:
         """Return the share of planted features that are gone."""
-        masks = [party.features_now().cpu().numpy() for party in self._parties]
+        masks = [party.features_now().cpu().numpy() for party in self.parties]
         return removed_share(self.problem.parties, masks)
 
 
 def _is_last(event: Event) -> bool:
     """Tell whether a run is over with this epoch."""
     return event.stage == "train" and event.epoch >= event.n_epochs
-
-
-class _Outputs:
-    """What a fusion network says of all rows, (N, outputs), put in part by part."""
-
-    def __init__(self, n_rows: int) -> None:
-        self._n_rows = n_rows
-        self._z: Tensor | None = None
-
-    def put(self, part: slice, z: Tensor) -> None:
-        """Put in what it says of a part."""
-        if self._z is None:  # at once for all: parts kept one by one scatter memory
-            self._z = z.new_empty(self._n_rows, z.shape[1])
-        self._z[part] = z
-
-    @property
-    def z(self) -> Tensor:
-        """Return all of it."""
-        assert self._z is not None, "there are rows"
-        return self._z
 
 
 class _Asked:
@@ -323,7 +252,7 @@ class _Asked:
             for _ in self:
                 pass
         shares = [(part.stop - part.start) / self.n_rows for part in self._parts]
-        found = []
+        means = []
         for of_party in zip(*self._seen, strict=True):
             first = of_party[0][1]
             same = torch.stack(
@@ -331,10 +260,10 @@ class _Asked:
             ).all(dim=0)
             mean = of_party[0][0]
             if len(of_party) > 1:
-                own = zip(shares, of_party, strict=True)
-                mean = torch.stack([share * one[0] for share, one in own]).sum(dim=0)
-            found.append(torch.where(same, first, mean))
-        return found
+                both = zip(shares, of_party, strict=True)
+                mean = torch.stack([share * one[0] for share, one in both]).sum(dim=0)
+            means.append(torch.where(same, first, mean))
+        return means
 
 
 def _joined(blocks: Sequence[Tensor]) -> Iterator[Tensor]:

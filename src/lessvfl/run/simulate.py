@@ -26,7 +26,8 @@ from lessvfl.run.fitted import FittedModel, FittedParty
 from lessvfl.run.processes import processes
 from lessvfl.run.profiles import Settings
 from lessvfl.run.ratings import ratings_of
-from lessvfl.run.session import ServerSeed, run_seed
+from lessvfl.run.recorder import Recorder
+from lessvfl.run.session import run_seed
 from lessvfl.terms import Evaluation, Event, PartyId, Progress, Stage
 from lessvfl.wire.inprocess import InProcess
 from lessvfl.wire.ledger import Ledger
@@ -90,12 +91,12 @@ class Job:
         Every seed counts, each with all that it may send of a row: a simulation splits
         the same table anew for each, so that a row may be in all of them.
         """
-        own, n_classes = self.settings, len(self.dataset.label_names)
-        data.check_labels(self.dataset, own.labels)
-        labels = accounting.of_labels(own, n_classes, len(parties), n_seeds)
-        columns = accounting.of_columns(own, self.extent(n_seeds, len(parties)))
-        of_each = dict.fromkeys(parties, columns)
-        return numbers.privacy(labels, of_each, accounting.unpriced(own, n_classes))
+        settings, n_classes = self.settings, len(self.dataset.label_names)
+        data.check_labels(self.dataset, settings.labels)
+        labels = accounting.of_labels(settings, n_classes, len(parties), n_seeds)
+        columns = accounting.of_columns(settings, self.extent(n_seeds, len(parties)))
+        unpriced = accounting.unpriced(settings, n_classes)
+        return numbers.privacy(labels, dict.fromkeys(parties, columns), unpriced)
 
     def extent(self, n_seeds: int, n_parties: int) -> Extent:
         """Return how often rows are in so many seeds."""
@@ -240,8 +241,16 @@ class _ProgressReporter(Keeper):
         self.ledgers: list[Ledger] = []  # of the runs so far
         self._last = 0.0  # when a step was reported
 
-    def reached(self, stage: Stage, step: int, n_steps: int) -> None:
+    def reached(
+        self,
+        stage: Stage,
+        step: int,
+        n_steps: int | None,
+        state: Callable[[], object],
+    ) -> None:
         """Tell of a step, unless another was reported just now."""
+        if n_steps is None:
+            return
         now = time.monotonic()
         if self.progress is None or (now - self._last < 0.2 and step < n_steps):
             return
@@ -281,8 +290,11 @@ def _run_seed(
 
     `settings` are the job's, with noise in the place of an epsilon.
     """
+    usual = profiles.resolve(settings.method, job.settings.profile, job.dataset)
     config: Any = clamp_batch(
-        settings.config, len(problem.y_train), aloud=_is_batch_given(job)
+        settings.config,
+        len(problem.y_train),
+        aloud=job.settings.config.batch_size != usual.config.batch_size,
     )
     features = [name for table in problem.parties for name in table.features]
     check_pinned(config.pinned(), features, "the parties")
@@ -290,15 +302,6 @@ def _run_seed(
     build = Builder(settings, seed, device.type, job.networks)
     labels = build.server_labels(problem)
     tested: list[Tensor] = []
-    server_seed = ServerSeed(
-        build,
-        problem,
-        labels,
-        job.evaluation,
-        observe=reporter.observe,
-        scored=reporter.scored,
-        tested=tested.append,
-    )
     uses_alone = methods.get(settings.method).uses_alone
     parties = [
         build.party(
@@ -319,69 +322,54 @@ def _run_seed(
     reporter.ledgers.append(ledger)
     transport = around(InProcess({party.name: party.handle for party in parties}))
     server = Parties(transport, [party.name for party in parties], ledger)
+    recorder = Recorder(
+        problem,
+        labels.y,
+        build.labels(problem.y_test, problem.task),
+        reporter.observe,
+        job.evaluation,
+        server,
+        parties,
+        scored=reporter.scored,
+        tested=tested.append,
+    )
     n_weights = sum(w.numel() for party in parties for w in party.net.parameters())
     with threads_for(config.batch_size * n_weights):
-        finished = run_seed(server_seed, server, lambda recorder: reporter, parties)
+        fusion, of_server = run_seed(build, labels, recorder, lambda: reporter)
     outcomes = [party.outcome() for party in parties]
-    return Run(
-        numbers.join_numbers(
-            finished.numbers, _party_numbers(problem, outcomes), problem
-        ),
-        _model(job, finished.fusion, problem, outcomes),
-        problem,
-        ledger.lines(),
-        _ratings(problem, outcomes),
-        tested[-1] if tested else None,
-    )
+    bill = ledger.lines()
+    tests = tested[-1] if tested else None
+    return _left(job, problem, fusion, of_server, outcomes, bill=bill, tested=tests)
 
 
-def _is_batch_given(job: Job) -> bool:
-    """Tell whether the rows of a step are other than where the profile starts."""
-    settings = job.settings
-    usual = profiles.resolve(settings.method, settings.profile, job.dataset)
-    return settings.config.batch_size != usual.config.batch_size
-
-
-def _party_numbers(
-    problem: Problem, outcomes: Sequence[Outcome]
-) -> dict[str, dict[str, Any]]:
-    """Return by party what it knows of its own selection."""
-    share = numbers.class_share(problem)
-    return {
-        table.name: numbers.party_numbers(table.features, outcome, share)
-        for table, outcome in zip(problem.parties, outcomes, strict=True)
-    }
-
-
-def _ratings(
-    problem: Problem, outcomes: Sequence[Outcome]
-) -> dict[str, dict[str, Any]]:
-    """Return by party how it rated its features, where the method rates any."""
-    ratings = {
-        table.name: ratings_of(table.encoding, outcome)
-        for table, outcome in zip(problem.parties, outcomes, strict=True)
-    }
-    return {name: rating for name, rating in ratings.items() if rating is not None}
-
-
-def _model(
-    job: Job, fusion: Network, problem: Problem, outcomes: Sequence[Outcome]
-) -> FittedModel:
-    """Return the fitted model of a run."""
+def _left(
+    job: Job,
+    problem: Problem,
+    fusion: Network,
+    of_server: dict[str, Any],
+    outcomes: Sequence[Outcome],
+    **more: Any,
+) -> Run:
+    """Return what a run leaves: the numbers of all sides, and the fitted model."""
     net_config, networks = job.settings.net, job.networks
-    parties, components = [], {}
+    share = numbers.class_share(problem)
+    of_parties, ratings, parties, components = {}, {}, [], {}
     for table, outcome in zip(problem.parties, outcomes, strict=True):
-        given = networks.of(table.name)
+        name, given = table.name, networks.of(table.name)
+        of_parties[name] = numbers.party_numbers(table.features, outcome, share)
+        rating = ratings_of(table.encoding, outcome)
+        if rating is not None:
+            ratings[name] = rating
         source = net_config.party_net if given is None else "given"
         parties.append(FittedParty.of(table.encoding, outcome, source))
-        components[table.name] = outcome.outputs
+        components[name] = outcome.outputs
     planted = [
         name
         for table in problem.parties
         for name, is_planted in zip(table.features, table.spurious, strict=True)
         if is_planted
     ]
-    return FittedModel.of(
+    model = FittedModel.of(
         problem,
         fusion,
         net_config.fusion_net if networks.fusion is None else "given",
@@ -389,3 +377,5 @@ def _model(
         feature_names=(*job.dataset.X.names, *planted),
         parties=tuple(parties),
     )
+    joined = numbers.join_numbers(of_server, of_parties, problem)
+    return Run(joined, model, problem, ratings=ratings, **more)

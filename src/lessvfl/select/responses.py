@@ -6,8 +6,7 @@ knows, for every row it exchanged, a *response*: its embedding, one step further
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,17 +17,22 @@ LITTLE = 0.01  # noise that shows half of the curvature, as a share of embedding
 MOST_CELLS, FEWEST_ROWS, MOST_ROWS = 1 << 23, 20_000, 1 << 17
 
 
+@dataclass
 class Memory:
     """What a party remembers of joint training: rows, embeddings and gradients.
 
     Of many rows it remembers the latest, fewer where there are many columns.
     """
 
-    def __init__(self, n_columns: int) -> None:
+    most_rows: int
+    batches: list[tuple[Tensor, ...]] = field(default_factory=list)
+    n_rows: int = 0
+
+    @classmethod
+    def of(cls, n_columns: int) -> Memory:
+        """Return an empty memory of a party with so many columns."""
         n_rows = MOST_CELLS // max(1, n_columns)
-        self.most_rows = min(MOST_ROWS, max(FEWEST_ROWS, n_rows))
-        self._seen: deque[tuple[Tensor, ...]] = deque()
-        self._n_rows = 0
+        return cls(min(MOST_ROWS, max(FEWEST_ROWS, n_rows)))
 
     def add(
         self,
@@ -44,30 +48,21 @@ class Memory:
         if isinstance(rows, slice):
             rows = torch.arange(rows.start, rows.stop)
         more = () if noise is None else (noise,)
-        self._seen.append((rows, h.detach(), gradient * len(gradient), *more))
-        self._n_rows += len(rows)
-        while self._n_rows - (oldest := len(self._seen[0][0])) >= self.most_rows:
-            self._seen.popleft()
-            self._n_rows -= oldest
-
-    def tensors(self) -> list[Tensor]:
-        """Return rows (n,), embeddings and gradients (n, E); empty: nothing.
-
-        And the party's own noise in these embeddings, where it adds any.
-        """
-        whole = [torch.cat(parts) for parts in zip(*self._seen, strict=True)]
-        return [part[-self.most_rows :] for part in whole]
-
-    def restore(self, tensors: Sequence[Tensor]) -> None:
-        """Take up what :meth:`tensors` gave."""
-        self._seen = deque([tuple(tensors)] if tensors else [])
-        self._n_rows = len(tensors[0]) if tensors else 0
+        self.batches.append((rows, h.detach(), gradient * len(gradient), *more))
+        self.n_rows += len(rows)
+        while self.n_rows - (oldest := len(self.batches[0][0])) >= self.most_rows:
+            del self.batches[0]
+            self.n_rows -= oldest
 
     def take(self) -> list[Tensor]:
-        """Return what :meth:`tensors` gives, and forget it."""
-        whole = self.tensors()
-        self.restore([])
-        return whole
+        """Return rows (n,), embeddings and gradients (n, E), and forget them.
+
+        And the party's own noise in these embeddings, where it adds any; nothing where
+        nothing is remembered.
+        """
+        whole = [torch.cat(parts) for parts in zip(*self.batches, strict=True)]
+        self.batches, self.n_rows = [], 0
+        return [part[-self.most_rows :] for part in whole]
 
 
 def responses(h: Tensor, gradient: Tensor, noise: Tensor | None = None) -> Tensor:

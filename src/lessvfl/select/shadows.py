@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lessvfl.core.features import FeatureMap
-from lessvfl.core.keeper import by_number, numbered
 from lessvfl.core.network import MLP, Network
+from lessvfl.core.party_data import PartyData
+from lessvfl.core.party_model import PartyModel
 from lessvfl.core.plans import FitPlan, ShadowPlan, take
 from lessvfl.core.solve import fit_held_out
 from lessvfl.errors import ProtocolError
@@ -25,16 +26,26 @@ from lessvfl.terms import PartyId
 Seen = Sequence[Tensor]  # what a memory has: rows (n,), embeddings, gradients
 
 
-@dataclass(frozen=True)
-class ShadowSelector:
-    """What selection passes of a party share."""
+@dataclass
+class ShadowState:
+    """What a party remembers of training, and how it has selected by that."""
 
-    party: PartyId
-    seed: int  # the party's own
-    features: FeatureMap  # all of them
-    must_keep: Sequence[bool]  # features
-    blocks: Tensor | None  # of training rows (N,); None: all are alone
-    places: Tensor | None = None  # of training rows in the party's own file, (N,)
+    memory: Memory
+    before: list[Tensor] = field(default_factory=list)  # what the first of two saw
+    report: dict[str, Any] | None = None  # how it selected
+    decays: bool = True  # weights may; False: some were drawn anew
+
+
+class ShadowSelection:
+    """A party's selection by shadows: `seed` is its own, `features` are all it has."""
+
+    def __init__(
+        self, party: PartyId, seed: int, features: FeatureMap, data: PartyData
+    ) -> None:
+        self._party, self._seed, self._features = party, seed, features
+        self._must_keep, self._places = data.must_keep, data.places
+        self._blocks = data.blocks
+        self.state = ShadowState(Memory.of(len(features.column_slots)))
 
     def over(
         self,
@@ -51,67 +62,67 @@ class ShadowSelector:
         """
         last = latest(seen[0])
         rows, *answers = (part[last] for part in seen)
-        places = self.places if looks or alike is not None else None
+        places = self._places if looks or alike is not None else None
         subject = evidence.Subject(
             rows,
             X[rows],
             standardised(*answers),
-            self.features.column_groups,
-            self.features.groups_of(self.must_keep),
-            blocks=self.blocks_of(rows),
+            self._features.column_groups,
+            self._features.groups_of(self._must_keep),
+            blocks=self._blocks_of(rows),
             places=None if places is None else take(places, rows),
             alike=alike,
         )
-        name = (self.seed, self.party, plan.stage)
+        name = (self._seed, self._party, plan.stage)
         return evidence.SelectionPass(subject, plan, name)
 
-    def blocks_of(self, rows: Tensor) -> Tensor | None:
+    def _blocks_of(self, rows: Tensor) -> Tensor | None:
         """Return the blocks of rows (n,), None where every row is alone."""
-        return None if self.blocks is None else take(self.blocks, rows)
+        return None if self._blocks is None else take(self._blocks, rows)
 
+    def look(self, model: PartyModel, plan: ShadowPlan) -> None:
+        """Keep what predicts the responses better than shadows do, then fit again.
 
-class ShadowSelection:
-    """What a party remembers of training, and how it has selected by that."""
-
-    def __init__(self, selector: ShadowSelector) -> None:
-        self.selector = selector
-        self.memory = Memory(len(selector.features.column_slots))
-        self.before: Seen = []  # what the first of two passes saw
-        self.report: dict[str, Any] | None = None  # how it selected
-        self.decays = True  # weights may; False: some were drawn anew
-
-    def recall(self, outputs: Tensor) -> Seen:
-        """Return rows, embeddings and gradients, and forget them.
-
-        `outputs` (E,) says which components the network has of those at the start.
+        The second time all columns take part: what went may come back.
         """
-        if not self.memory.tensors():
+        is_second, memory = plan.stage == "select_again", self.state.memory
+        if is_second and not self.state.before:
             raise ProtocolError(
-                f"Party '{self.selector.party}' must have gradients of training to "
+                f"Party '{self._party}' must have looked once to look again. "
+                "Got a second look without a first."
+            )
+        if not memory.batches:
+            raise ProtocolError(
+                f"Party '{self._party}' must have gradients of training to "
                 "select by. Got a selection without them."
             )
-        rows, *answers = self.memory.take()
-        if answers[0].shape[1] > int(outputs.sum()):  # before components went
-            answers = [part[:, outputs] for part in answers]
-        return [rows.to(outputs.device), *answers]
+        rows, *answers = memory.take()
+        if answers[0].shape[1] > int(model.outputs.sum()):  # before components went
+            answers = [part[:, model.outputs] for part in answers]
+        seen = [rows.to(model.outputs.device), *answers]
+        if is_second:
+            model.widen()
+        model.remove(self.select(model.X_train, seen, plan))
+        model.net = self.refit(model.net, model.X_train, seen, plan)
 
-    def select(self, X: Tensor, seen: Seen, plan: ShadowPlan) -> Tensor:
+    def select(self, X: Tensor, seen: list[Tensor], plan: ShadowPlan) -> Tensor:
         """Return the groups to keep (n_groups,), of all columns X (N, columns).
 
         The second time by the clearer of what was seen before and what was seen since.
         """
-        over, before = self.selector.over, self.report if self.before else None
+        over, state = self.over, self.state
+        before = state.report if state.before else None
         known = None if before is None or not before["alike"] else before["alike"]
         now = over(X, seen, plan, None if known is None else Likeness(**known))
         if plan.stage == "select_again":
-            first = over(X, self.before, plan, now.alike, looks=False)
+            first = over(X, state.before, plan, now.alike, looks=False)
             choice = evidence.choose_again(first, now)
         else:
             choice = now.choose()
         near_copies = now.near_copies or (before and before.get("near_copies"))
-        self.report = choice.report(self.selector.features.feature_groups)
-        self.report["near_copies"] = near_copies
-        self.before = seen if plan.again else []
+        report = choice.report(self._features.feature_groups)
+        state.report = report | {"near_copies": near_copies}
+        state.before = seen if plan.again else []
         return choice.kept
 
     def refit(self, net: Network, X: Tensor, seen: Seen, plan: ShadowPlan) -> Network:
@@ -128,21 +139,21 @@ class ShadowSelection:
         """
         if not plan.refit_epochs or not X.shape[1]:
             return net
-        assert self.report is not None, "it has selected"
-        party, seed = self.selector.party, self.selector.seed
+        assert self.state.report is not None, "it has selected"
+        party, seed = self._party, self._seed
         fit = FitPlan(plan.refit_epochs)
         rows, h, *more = (part[-fit.most_rows :] for part in seen)
         wanted, start = responses(h, *more), h - more[1] if more[1:] else h
         X, Z = take(X, rows), torch.lerp(start, wanted, plan.refit_share)
-        blocks = self.selector.blocks_of(rows)
-        redrawn = net.redrawn(seed, party) if self.report["pairs"] else None
+        blocks = self._blocks_of(rows)
+        redrawn = net.redrawn(seed, party) if self.state.report["pairs"] else None
         loss = fit_held_out(net, X, Z, fit, seed, blocks)
-        self.decays = True
+        self.state.decays = True
         if redrawn is not None:
             gap = fit_held_out(redrawn, X, Z, fit.at_length(), seed, blocks) - loss
             error = gap.std(correction=0) / math.sqrt(len(gap))
             if bool(gap.mean() <= error):
-                net, self.decays = redrawn, False
+                net, self.state.decays = redrawn, False
         if plan.again or not isinstance(net, MLP):
             return net
         pieces = pieces_for_curves(X, Z, blocks)
@@ -156,20 +167,3 @@ class ShadowSelection:
         if not bool(torch.minimum(near, far) < straight):
             return net
         return fresh if bool(far < near) else drawn
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return tensors by name, and plain values."""
-        tensors = numbered("before", self.before)
-        tensors |= numbered("seen", self.memory.tensors())
-        return tensors, {
-            "selected": self.report,
-            "looks_again": bool(self.before),
-            "decays": self.decays,
-        }
-
-    def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state` gave."""
-        self.before = by_number(tensors, "before")
-        self.memory.restore(by_number(tensors, "seen"))
-        self.report = values["selected"]
-        self.decays = values["decays"]

@@ -7,9 +7,8 @@ own stage and is never in the cost.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,37 +59,19 @@ class Ledger:
     rounds: Counter[Stage] = field(default_factory=Counter)
     messages: Counter[BillLine] = field(default_factory=Counter)
     n_passed: int = 0  # values charged without a message
-    watch: Callable[[BillLine], None] = lambda line: None  # told of every message
-    _ahead: list[BillLine] = field(default_factory=list)
+    ahead: list[BillLine] = field(default_factory=list)  # in this round
 
     def bill_round(self, stage: Stage) -> None:
         """Count one exchange."""
         self.rounds[stage] += 1
         if stage != "evaluate":
-            self._ahead.clear()
+            self.ahead.clear()
 
     def bill(self, line: BillLine) -> None:
         """Add a message to the bill."""
         self.messages[line] += 1
         if line.ahead:
-            self._ahead.append(line)
-        self.watch(line)
-
-    def state(self) -> dict[str, Any]:
-        """Return the whole bill as plain values."""
-        return {
-            "rounds": dict(self.rounds),
-            "messages": [[asdict(e), count] for e, count in self.messages.items()],
-            "passed": self.n_passed,
-            "ahead": [asdict(entry) for entry in self._ahead],
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state` returned."""
-        self.rounds = Counter(state["rounds"])
-        self.messages = Counter({BillLine(**e): n for e, n in state["messages"]})
-        self.n_passed = state["passed"]
-        self._ahead = [BillLine(**entry) for entry in state["ahead"]]
+            self.ahead.append(line)
 
     def charge_pass(self, n_values: int) -> None:
         """Charge an embedding pass that the paper bills but that no message needs."""
@@ -100,7 +81,7 @@ class Ledger:
     def payload_bytes(self) -> int:
         """Return up + down so far, evaluation and what was sent ahead left out."""
         total = sum(self.direction_bytes(way) for way in ("up", "down"))
-        return total - sum(entry.payload_bytes for entry in self._ahead)
+        return total - sum(entry.payload_bytes for entry in self.ahead)
 
     def direction_bytes(self, direction: Direction) -> int:
         """Return the bytes of one direction so far, without evaluation."""
@@ -123,7 +104,7 @@ class Ledger:
             for entry, count in self.messages.items()
             if entry.kind == "embedding" and entry.stage != "evaluate"
         )
-        values -= sum(entry.n_values for entry in self._ahead)
+        values -= sum(entry.n_values for entry in self.ahead)
         return values * BYTES / MIB
 
     def by_stage(self) -> dict[str, dict[str, int]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,48 +21,51 @@ def bill_line(
 ) -> BillLine | None:
     """Return what a message costs; None: nothing."""
     match message:
-        case messages.Descend(stage, block, _, _):
-            return _line_of_block(party, "down", stage, "gradient", block)
+        case messages.Descend(stage, block):
+            return _line(party, "down", stage, "gradient", block)
         case messages.Select(components, plan) if components is not None:
             n = len(components)
             return BillLine(party, "down", plan.stage, "components", 4 * n, n)
         case messages.Embedding(stage, block, ahead):
-            return _line_of_block(party, "up", stage, "embedding", block, ahead)
+            return _line(party, "up", stage, "embedding", block, ahead=ahead)
         case messages.Done(stage, _, constant) if constant is not None:
-            return _line_of_block(party, "up", stage, "constant", constant)
+            return _line(party, "up", stage, "constant", constant)
         case messages.Query(stage, _, arrays) if arrays:
-            return _line_of_arrays(party, "down", stage, "query", arrays)
+            return _line(party, "down", stage, "query", *arrays)
         case messages.QueryReply(stage, arrays):
-            return _line_of_arrays(party, "up", stage, "answer", arrays)
+            return _line(party, "up", stage, "answer", *arrays)
     return None
 
 
-def _line_of_arrays(
+def _line(
     party: PartyId,
     direction: Direction,
     stage: Stage,
     kind: str,
-    arrays: Sequence[Tensor],
-) -> BillLine:
-    """Return the line of arrays as they are."""
-    n_bytes = sum(array.nbytes for array in arrays)
-    n_values = sum(array.numel() for array in arrays)
-    return BillLine(party, direction, stage, kind, n_bytes, n_values)
-
-
-def _line_of_block(
-    party: PartyId,
-    direction: Direction,
-    stage: Stage,
-    kind: str,
-    block: messages.Block,
+    *parts: messages.Block | Tensor,
     ahead: bool = False,
 ) -> BillLine:
-    """Return the line of a block, in as many bits as it is sent."""
-    n_values, bits = block.values.numel(), block.bits
-    ends = coding.END_BYTES if bits < 32 and n_values else 0
-    n_bytes = coding.n_bytes(n_values, bits) + ends
+    """Return the line of blocks in as many bits as sent, or of arrays as they are."""
+    n_bytes = n_values = 0
+    for part in parts:
+        if isinstance(part, Tensor):
+            n_bytes, n_values = n_bytes + part.nbytes, n_values + part.numel()
+        else:
+            n, bits = part.values.numel(), part.bits
+            ends = coding.END_BYTES if bits < 32 and n else 0
+            n_bytes, n_values = n_bytes + coding.n_bytes(n, bits) + ends, n_values + n
     return BillLine(party, direction, stage, kind, n_bytes, n_values, ahead)
+
+
+@dataclass
+class PartiesState:
+    """What changes of all parties in a run, as the server knows it."""
+
+    described: dict[PartyId, int]  # components that parties had at the start
+    sizes: dict[PartyId, int]  # of now
+    components: dict[PartyId, Tensor]  # (E_m,), which of those at the start are left
+    constants: dict[PartyId, Tensor]  # (E_m,), of silent parties
+    ledger: Ledger
 
 
 @dataclass
@@ -75,6 +78,7 @@ class Parties:
     transport: messages.Transport
     names: Sequence[PartyId]  # in the order of their blocks in the fusion network
     ledger: Ledger  # takes the bill
+    watch: Callable[[BillLine], None] = lambda line: None  # told of every message
     sizes: dict[PartyId, int] = field(init=False)
     n_samples: int = field(init=False)
     constants: dict[PartyId, Tensor] = field(init=False)  # of silent parties
@@ -134,33 +138,16 @@ class Parties:
         """Send dL/dH (b, E); return the next batch's blocks, none at the end."""
         sizes = [self.sizes[name] for name in self.names]
         parts = dict(zip(self.names, torch.split(gradient, sizes, dim=1), strict=True))
-        requests: dict[PartyId, messages.Billed] = {
-            name: messages.Descend(plan.stage, block, rate, last)
-            for name, block in self._down(plan, step, seed, parts).items()
-        }
+        requests: dict[PartyId, messages.Billed] = {}
+        for name in self.active():
+            place, values = ("down", plan.stage, name, step), parts[name].contiguous()
+            block = messages.Block.in_bits(values, plan.bits, seed, *place)
+            requests[name] = messages.Descend(plan.stage, block, rate, last)
         replies = self._exchange(requests)
         if any(isinstance(reply, messages.Done) for reply in replies.values()):
             self._finish(replies)
             return []
         return self._blocks(replies)
-
-    def _down(
-        self,
-        plan: TrainPlan,
-        step: int,
-        seed: int,
-        gradients: Mapping[PartyId, Tensor],
-    ) -> dict[PartyId, messages.Block]:
-        """Return the gradient of every party that takes part, as it is sent."""
-        return {
-            name: messages.Block.in_bits(
-                gradients[name].contiguous(),
-                plan.bits,
-                seed,
-                *("down", plan.stage, name, step),
-            )
-            for name in self.active()
-        }
 
     def embed(
         self,
@@ -190,8 +177,12 @@ class Parties:
         self, kept: Tensor | None, plan: SelectPlan | ShadowPlan
     ) -> None:
         """Send K_m out of `kept` (E,), or None for all; every party selects alone."""
+        masks: dict[PartyId, Tensor | None] = dict.fromkeys(self.active())
+        if kept is not None:
+            sizes = [self.sizes[name] for name in self.names]
+            masks = dict(zip(self.names, torch.split(kept, sizes), strict=True))
         requests: dict[PartyId, messages.Billed] = {}
-        for name, mask in self._by_party(kept).items():
+        for name, mask in masks.items():
             components = None
             if mask is not None:
                 components = tuple(mask.nonzero().flatten().tolist())
@@ -209,25 +200,37 @@ class Parties:
     ) -> dict[PartyId, tuple[Tensor, ...]]:
         """Take a step of a method's own protocol with some parties; return answers.
 
-        Where parties were not all asked as often, `step` is each one's own.
+        Where parties were not all asked as often, `step` is that of each.
         """
-        steps = dict.fromkeys(arrays, step) if isinstance(step, int) else step
-        replies = self._exchange(
-            {
-                name: messages.Query(
-                    stage, steps[name], tuple(own), tuple(expects[name])
-                )
-                for name, own in arrays.items()
-            }
-        )
         answers: dict[PartyId, tuple[Tensor, ...]] = {}
-        for name, reply in replies.items():
+        for name, reply in self._query(stage, step, arrays, expects).items():
             if not isinstance(reply, messages.QueryReply):
                 raise ProtocolError(
                     f"Party '{name}' must answer a query. Got {type(reply).__name__}."
                 )
             answers[name] = reply.arrays
         return answers
+
+    def _query(
+        self,
+        stage: Stage,
+        step: int | Mapping[PartyId, int],
+        arrays: Mapping[PartyId, Sequence[Tensor]],
+        expects: Mapping[PartyId, Sequence[messages.ArrayFormat]] | None = None,
+    ) -> Mapping[PartyId, messages.Reply]:
+        """Send queries, without formats the last ones."""
+        steps = dict.fromkeys(arrays, step) if isinstance(step, int) else step
+        return self._exchange(
+            {
+                name: messages.Query(
+                    stage,
+                    steps[name],
+                    tuple(sent),
+                    None if expects is None else tuple(expects[name]),
+                )
+                for name, sent in arrays.items()
+            }
+        )
 
     def resize(self, sizes: Mapping[PartyId, int]) -> None:
         """Learn that parties have other components from the end of a stage on."""
@@ -242,50 +245,30 @@ class Parties:
         arrays: Mapping[PartyId, Sequence[Tensor]],
     ) -> None:
         """Take the last step of a protocol: every party selects its features."""
-        steps = dict.fromkeys(arrays, step) if isinstance(step, int) else step
-        requests: dict[PartyId, messages.Billed] = {
-            name: messages.Query(stage, steps[name], tuple(own))
-            for name, own in arrays.items()
-        }
-        self._finish(self._exchange(requests))
+        self._finish(self._query(stage, step, arrays))
 
-    def state(self) -> dict[str, Any]:
-        """Return what changes in a run as plain values, without the constants."""
-        return {
-            "described": self._described,
-            "sizes": self.sizes,
-            "components": {name: m.tolist() for name, m in self.components.items()},
-            "ledger": self.ledger.state(),
-        }
+    @property
+    def state(self) -> PartiesState:
+        """Return what changes in a run."""
+        return PartiesState(
+            self._described, self.sizes, self.components, self.constants, self.ledger
+        )
 
-    def restore(
-        self, state: Mapping[str, Any], constants: Mapping[PartyId, Tensor]
-    ) -> None:
-        """Restore what :meth:`state` returned."""
-        for name, size in state["described"].items():
+    def resume(self, state: PartiesState) -> None:
+        """Go on with what :attr:`state` was, with the same parties."""
+        for name, size in state.described.items():
             if size != self.sizes[name]:
                 raise ProtocolError(
                     f"Party '{name}' must have {plural(size, 'component')}, as "
                     f"before the break. Got {self.sizes[name]}."
                 )
-        self.sizes = dict(state["sizes"])
-        self.constants = dict(constants)
-        self.components = {
-            name: torch.tensor(mask, dtype=torch.bool)
-            for name, mask in state["components"].items()
-        }
-        self.ledger.restore(state["ledger"])
+        self.sizes, self.components = state.sizes, state.components
+        self.constants, self.ledger = state.constants, state.ledger
 
     def charge_pass(self) -> None:
         """Charge the paper's figure, not the bill, for one pass over all rows."""
         for name in self.names:
             self.ledger.charge_pass(self.sizes[name] * self.n_samples)
-
-    def _by_party(self, kept: Tensor | None) -> dict[PartyId, Tensor | None]:
-        if kept is None:
-            return dict.fromkeys(self.active())
-        sizes = [self.sizes[name] for name in self.names]
-        return dict(zip(self.names, torch.split(kept, sizes), strict=True))
 
     def active(self) -> list[PartyId]:
         """Return the parties that contribute more than a constant."""
@@ -314,26 +297,23 @@ class Parties:
             line = bill_line(party, message)
             if line is not None:
                 self.ledger.bill(line)
+                self.watch(line)
 
     def _blocks(self, replies: Mapping[PartyId, messages.Reply]) -> list[Tensor]:
         """Return one block a party; a silent party's is its constant."""
-        blocks: list[Tensor] = []
+        blocks: dict[PartyId, Tensor] = {}
         n_rows = 1
-        for name in replies:
-            reply = replies[name]
+        for name, reply in replies.items():
             if not isinstance(reply, messages.Embedding):
                 raise ProtocolError(
                     f"Party '{name}' must reply with an embedding. "
                     f"Got {type(reply).__name__}."
                 )
-            n_rows = len(reply.block.values)
-        for name in self.names:
-            reply_or_none = replies.get(name)
-            if isinstance(reply_or_none, messages.Embedding):
-                blocks.append(reply_or_none.block.values)
-            else:
-                blocks.append(self.constants[name].expand(n_rows, -1))
-        return blocks
+            blocks[name] = reply.block.values
+            n_rows = len(blocks[name])
+        for name in self.silent():
+            blocks[name] = self.constants[name].expand(n_rows, -1)
+        return [blocks[name] for name in self.names]
 
     def _finish(self, replies: Mapping[PartyId, messages.Reply]) -> None:
         for name, reply in replies.items():

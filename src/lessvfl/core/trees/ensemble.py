@@ -6,19 +6,18 @@ to write it, to resume is to read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lessvfl.core.plans import stream
 from lessvfl.core.trees.grow import GrowingRows, Grown, GrowthLimits, grow
 from lessvfl.core.trees.holders import RowRouter, TreeHolders, Truths
 from lessvfl.core.trees.sums import FixedPoint, RowIds
 from lessvfl.core.trees.targets import RowValues, TreeTargets
-from lessvfl.core.trees.tree import LEAF, SplitTree, joined, parted, route
+from lessvfl.core.trees.tree import LEAF, SplitTree, route
 from lessvfl.terms import Task, stream_seed
 
 SMALLEST_GAIN = 1e-7  # of a held-out loss, to count as one
@@ -76,31 +75,6 @@ class EnsembleState:
     z: RowValues  # (K, N), raw predictions of all rows, sums so far
     next_rule: tuple[int, ...]  # of every party
     losses: tuple[float, ...] = ()  # of held-out rows, after every round
-
-    def state(self) -> dict[str, Tensor]:
-        """Return it as tensors, after one round or more."""
-        nodes = joined([tree for some in self.trees for tree in some])
-        arrays = {
-            **nodes,
-            "z": self.z,
-            "next_rule": np.array(self.next_rule),
-            "losses": np.array(self.losses, dtype=np.float64),
-            "n_rounds": np.array(len(self.trees)),
-        }
-        return {name: torch.from_numpy(own) for name, own in arrays.items()}
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Tensor]) -> EnsembleState:
-        """Return what :meth:`state` gave."""
-        own = {name: tensor.numpy() for name, tensor in state.items()}
-        trees = parted(own)
-        width = len(trees) // int(own["n_rounds"])
-        return cls(
-            tuple(zip(*[iter(trees)] * width, strict=True)),
-            own["z"],
-            tuple(own["next_rule"].tolist()),
-            tuple(own["losses"].tolist()),
-        )
 
 
 Watcher = Callable[[EnsembleState], None]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,20 +53,3 @@ def route(trees: Sequence[SplitTree], router: RowRouter, n_rows: int) -> RowIds:
             here.append((place, first, rows.compress(left)))
             here.append((place, second, rows.compress(~left)))
     return leaves
-
-
-def joined(trees: Sequence[SplitTree]) -> dict[str, NDArray[np.generic]]:
-    """Return the nodes of all trees one after the other, and how many each has."""
-    each = {
-        field.name: np.concatenate([getattr(tree, field.name) for tree in trees])
-        for field in fields(SplitTree)
-    }
-    return {**each, "n_nodes": np.array([len(tree.owner) for tree in trees])}
-
-
-def parted(nodes: Mapping[str, NDArray[Any]]) -> list[SplitTree]:
-    """Return the trees that :func:`joined` put together."""
-    ends = np.cumsum(nodes["n_nodes"])[:-1]
-    names = [field.name for field in fields(SplitTree)]
-    each = zip(*(np.split(nodes[name], ends) for name in names), strict=True)
-    return [SplitTree(*own) for own in each]

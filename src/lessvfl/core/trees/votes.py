@@ -82,6 +82,11 @@ class Votes(GrownNetwork):
             raise ValueError("arrays of trees that do not fit together")
 
 
+def is_grown(state: Mapping[str, Tensor]) -> bool:
+    """Tell whether a party's network is of trees, by its state."""
+    return "sources" in state
+
+
 def party_net_of(state: Mapping[str, Tensor]) -> Splits | Votes:
     """Return the trees of a party, whichever they are."""
     has_trees = any(name.startswith(TREES) for name in state)

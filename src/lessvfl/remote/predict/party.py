@@ -153,7 +153,7 @@ class PredictingParty:
             return requests("before a model", {})
         if not isinstance(at, Aligned):
             return requests("aligning a model", {control.Align: self._alignment_due()})
-        n_rows, width = len(at.rows), at.said.h.shape[1]
+        n_rows, width = len(at.rows), at.opening.h.shape[1]
         bounds = {
             control.Align: self._alignment_due(),
             control.Ask: Bound(PLACE_BYTES * n_rows),
@@ -234,8 +234,8 @@ class PredictingParty:
         self._opens.append(now)
         digest = self.models.checked(message)
         at, secret, seeds = self.state, self.budget.secret, message.seeds
-        if isinstance(at, Connected) and at.said.message.seeds == seeds:
-            model = dataclasses.replace(at.said, message=message)  # as it is in use
+        if isinstance(at, Connected) and at.opening.message.seeds == seeds:
+            model = dataclasses.replace(at.opening, message=message)  # as it is in use
         else:
             model = self.models.opened(message, secret)
         self.state = Connected(model)
@@ -261,7 +261,7 @@ class PredictingParty:
             raise ProtocolError(
                 f"Party '{self.name}' must be told which model first. Got an alignment."
             )
-        self.state = Connected(at.said)  # a message that fails ends the alignment
+        self.state = Connected(at.opening)  # a message that fails ends the alignment
         rows = answer_alignment(
             self.name,
             self.config.align,
@@ -273,9 +273,9 @@ class PredictingParty:
         if isinstance(rows, tuple):
             self.state, answer = rows
             return answer
-        self.state = Aligned(at.said, rows)
+        self.state = Aligned(at.opening, rows)
         tensor = torch.from_numpy(np.ascontiguousarray(rows))
-        path = self._rows_path(at.said)
+        path = self._rows_path(at.opening)
         write_state(path, State({"rows": tensor}, {"table": self._table()}))
         known = sorted(path.parent.iterdir(), key=lambda path: path.stat().st_mtime)
         for path in known[:-2]:  # the last but one: this one may fail elsewhere
@@ -436,7 +436,7 @@ class PredictingParty:
                 f"Party '{self.name}' answers for common rows, numbered from 0 to "
                 f"{len(common) - 1}. Got row {places.max()}."
             )
-        return at.said, common[places]
+        return at.opening, common[places]
 
     def _charge(self, model: OpenModel, rows: NDArray[np.int64], n_new: int) -> None:
         """Charge for rows, of so many of which something new is sent.

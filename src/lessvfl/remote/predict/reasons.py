@@ -154,9 +154,7 @@ def draw(
         mean += (np.array(known["slopes"]) - mean) * (known["rows"] / n_rows)
     models = [party for party, _ in parts]
     whole = merge_parties(models) if len(models) > 1 else models[0]
-    curves = effect_curves(
-        whole.encoding, whole.embed, table, torch.from_numpy(mean)
-    )
+    curves = effect_curves(whole.encoding, whole.embed, table, torch.from_numpy(mean))
     about = {"seeds": [*seeds], "rows": n_rows, "slopes": mean.tolist()}
     write_json(path, about | {"curves": curves}, mode=0o600)
 
