@@ -21,11 +21,9 @@ from torch import Tensor
 
 from lessvfl import settings
 from lessvfl.core import linear
+from lessvfl.core.chain_rule import ChainRule, FirstLayerGuard
 from lessvfl.core.passes import (
     ACTIVATIONS,
-    ChainRule,
-    Collapsed,
-    FirstLayerGuard,
     Graph,
     Passes,
     linear_layer,
@@ -98,8 +96,8 @@ class NetConfig(settings.Section):
         """
         if self.components_per_column is None:
             return self.embedding_size
-        own = math.floor(self.components_per_column * n_inputs)
-        return min(self.embedding_size, max(1, own))
+        most = math.floor(self.components_per_column * n_inputs)
+        return min(self.embedding_size, max(1, most))
 
     def fusion_widths(self, n_inputs: int, n_outputs: int) -> tuple[int, ...]:
         """Return the widths of the default fusion network, input to output."""
@@ -262,10 +260,8 @@ class MLP:
         return x
 
     def passes(self, inputs: bool = False) -> Passes:
-        """Return this network forward and back, rows without autograd."""
-        if self.is_linear:
-            return Collapsed(self.collapse, self.parameters(), inputs)
-        if self.pieces is not None and inputs:
+        """Return this network forward and back; linear layers are one for autograd."""
+        if self.is_linear or (self.pieces is not None and inputs):
             return Graph(self, self.parameters(), inputs)
         return ChainRule(
             self.parameters(), self.activation, inputs, self._guard, self.pieces
