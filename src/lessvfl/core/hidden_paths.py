@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -103,9 +104,8 @@ def _drawn(seed: bytes, what: str, n_bytes: int) -> PackedBits:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def _words(seed: bytes, what: str, *shape: int) -> Words:
-    data = _drawn(seed, what, 4 * int(np.prod(shape)))
-    return data.view("<u4").reshape(shape)
+def _words(seed: bytes, what: str, shape: tuple[int, int]) -> Words:
+    return _drawn(seed, what, 4 * math.prod(shape)).view("<u4").reshape(shape)
 
 
 def _tensor(values: PackedBits | Words) -> Tensor:
@@ -151,6 +151,10 @@ class Batch:
         """Return the shape of weights by leaf, output and row."""
         return self.order.n_terms, self.n_rows
 
+    def bits(self, seed: bytes, what: str) -> PackedBits:
+        """Return a bit for every leaf and row, drawn by who knows the seed."""
+        return _drawn(seed, what, self.n_bytes)
+
     def unpacked(self, bits: PackedBits) -> Truths:
         """Return bits as truth values, (leaves, n)."""
         n_leaves = self.order.n_leaves
@@ -159,26 +163,13 @@ class Batch:
 
     def add(self, on: Truths, weights: Words) -> Words:
         """Return by output the sum of weights (terms, n) of the leaves that are on."""
-        found, start = np.zeros(self.sums, dtype=np.uint32), 0
-        for output, leaves in enumerate(self.order.terms):
-            own = weights[start : start + len(leaves)]
-            found[output] = (own * on[leaves]).sum(axis=0, dtype=np.uint32)
-            start += len(leaves)
-        return found
-
-
-@dataclass(frozen=True)
-class _PairKey:
-    """What party m and the next one draw from the key that they share."""
-
-    seed: bytes
-    batch: Batch
-
-    def bits(self, what: str) -> PackedBits:
-        return _drawn(self.seed, what, self.batch.n_bytes)
-
-    def sums(self) -> Words:
-        return _words(self.seed, "sums", *self.batch.sums)
+        terms = self.order.terms
+        parts = np.split(weights, np.cumsum([len(leaves) for leaves in terms])[:-1])
+        sums = [
+            (part * on[leaves]).sum(axis=0, dtype=np.uint32)
+            for part, leaves in zip(parts, terms, strict=True)
+        ]
+        return np.stack(sums)
 
 
 class PathParty:
@@ -203,14 +194,15 @@ class PathParty:
         if not self._steps or step != self._steps[0]:
             raise ValueError("a step that is over, or not yet due")
         left, self._steps = self._steps[1:], []  # none after one that fails
-        if step == PathStep.KEYS:
-            return self._begin(arrays)
-        take = {
-            PathStep.MASK: self._mask,
-            PathStep.MULTIPLY: self._multiply,
-            PathStep.SUM: self._sum,
-        }
-        answer = take[PathStep(step)](arrays)
+        match PathStep(step):
+            case PathStep.KEYS:
+                return self._begin(arrays)
+            case PathStep.MASK:
+                answer = self._mask(arrays)
+            case PathStep.MULTIPLY:
+                answer = self._multiply(arrays)
+            case PathStep.SUM:
+                answer = self._sum(arrays)
         self._steps = left
         return answer
 
@@ -232,7 +224,7 @@ class PathParty:
             raise ValueError(f"{n_rows} rows at a time")
         splits = LeafSplits(order, places)
         check_complexity(self._name, splits)
-        self._own = np.packbits(splits.candidates(self._says_left))
+        self._vector = np.packbits(splits.candidates(self._says_left))
         self._steps = [PathStep.MASK]
         if self._place > 0:
             self._steps.append(PathStep.MULTIPLY)
@@ -252,43 +244,48 @@ class PathParty:
         if len(set(keys)) < len(keys):
             raise ValueError("one key of two parties")
         before = (self._place - 1) % self._n_parties
-        self._before = self._pair(keys, before)
-        self._after = self._pair(keys, self._place)
-        mask = self._after.bits("mask" if self._place else "share")
-        own = self._own ^ mask
+        self._before = self._pair_seed(keys, before)
+        self._after = self._pair_seed(keys, self._place)
+        batch = self._batch
+        masked = self._vector ^ batch.bits(
+            self._after, "mask" if self._place else "share"
+        )
         if before == 0:
-            return (_tensor(own[None]),)
+            return (_tensor(masked[None]),)
         seed = secrets.token_bytes(KEY_BYTES)
-        mine, theirs = self._before, _drawn(seed, "mask", self._batch.n_bytes)
-        product = (mine.bits("mask") & theirs) ^ mine.bits("product")
-        both = np.stack([own, product])
-        told = _tensor(both), _tensor(np.frombuffer(seed, dtype=np.uint8))
+        product = batch.bits(self._before, "mask") & batch.bits(seed, "mask")
+        product ^= batch.bits(self._before, "product")
+        both = _tensor(np.stack([masked, product]))
+        dealt = _tensor(np.frombuffer(seed, dtype=np.uint8))
         if self._place:
-            return told
-        on = self._batch.unpacked(mine.bits("share"))
-        weights = _words(seed, "weights", *self._batch.terms)
-        sums = self._batch.add(on, weights) - mine.sums()
-        return *told, _tensor(sums)
+            return both, dealt
+        on = batch.unpacked(batch.bits(self._before, "share"))
+        sums = batch.add(on, _words(seed, "weights", batch.terms))
+        return both, dealt, _tensor(sums - _words(self._before, "sums", batch.sums))
 
-    def _pair(self, keys: Sequence[bytes], first: int) -> _PairKey:
+    def _pair_seed(self, keys: Sequence[bytes], first: int) -> bytes:
         """Return what party `first` and the next one share, of which this is one."""
         both = keys[first], keys[(first + 1) % self._n_parties]
         other = both[1] if first == self._place else both[0]
-        return _PairKey(self._key.secret(other, first, *both), self._batch)
+        return self._key.secret(other, first, *both)
 
     def _multiply(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
-        expect(arrays, (self._batch.n_bytes,))
-        key, masked = self._after, arrays[0].to(torch.uint8).numpy()
-        product = (key.bits("mask") & masked) ^ key.bits("product")
-        product ^= self._before.bits("share") & self._own
-        return (_tensor(product ^ key.bits("share")),)
+        """Return its share of the product with the own vector, less a mask."""
+        batch = self._batch
+        expect(arrays, (batch.n_bytes,))
+        masked = arrays[0].to(torch.uint8).numpy()
+        product = batch.bits(self._after, "mask") & masked
+        product ^= batch.bits(self._after, "product")
+        product ^= batch.bits(self._before, "share") & self._vector
+        return (_tensor(product ^ batch.bits(self._after, "share")),)
 
     def _sum(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
-        expect(arrays, self._batch.terms)
-        weights = _read_words(arrays[0])
-        on = self._batch.unpacked(self._after.bits("share"))
-        sums = self._batch.add(on, weights)
-        return (_tensor(sums + self._after.sums()),)
+        """Return by output what masked weights come to, plus a mask."""
+        batch = self._batch
+        expect(arrays, batch.terms)
+        on = batch.unpacked(batch.bits(self._after, "share"))
+        sums = batch.add(on, _read_words(arrays[0]))
+        return (_tensor(sums + _words(self._after, "sums", batch.sums)),)
 
 
 @dataclass(frozen=True)
@@ -311,20 +308,20 @@ class HiddenPaths:
             )
         table = LeafTable.of(net, tuple(sizes.values()))
         both = zip(sizes, table.splits, strict=True)
-        splits = {name: own for name, own in both if own.places.any()}
+        splits = {name: some for name, some in both if some.places.any()}
         if len(splits) < LEAST_PARTIES:
             raise ConfigError(
                 f"Paths are hidden between {LEAST_PARTIES} parties or more that have "
                 f"splits. Got {len(splits)}."
             )
-        for name, own in splits.items():
-            check_complexity(name, own)
+        for name, party_splits in splits.items():
+            check_complexity(name, party_splits)
         order, most = table.order, np.abs(table.values).max(axis=1)
         largest = np.maximum.reduceat(most, order.starts).sum()
         unit = float(2.0 ** (np.ceil(np.log2(max(largest, LEAST_SUM))) - SUM_BITS))
         whole = np.round(table.values / unit).astype(np.int64).astype(np.uint32)
-        own_terms = [whole[leaves, k] for k, leaves in enumerate(order.terms)]
-        return cls(net, order, splits, np.concatenate(own_terms)[:, None], unit)
+        weights = [whole[leaves, k] for k, leaves in enumerate(order.terms)]
+        return cls(net, order, splits, np.concatenate(weights)[:, None], unit)
 
     @property
     def rows_at_once(self) -> int:
@@ -339,7 +336,12 @@ class HiddenPaths:
             (torch.uint8, (batch.n_bytes,)),
             (torch.int32, batch.sums),
         )
-        trees = {name: self._trees_of(m) for m, name in enumerate(names)}
+        order, trees = self.order, {}
+        for m, (name, splits) in enumerate(self.splits.items()):
+            facts = [m, len(names), order.n_outputs]
+            numbers = np.concatenate([facts, order.sizes, order.outputs])
+            both = numbers, splits.places
+            trees[name] = tuple(torch.from_numpy(values).int() for values in both)
         keys = take(PathStep.KEYS, trees, dict.fromkeys(names, (key,)))
         check_keys({name: key for name, (key,) in keys.items()})
         every = torch.stack([keys[name][0] for name in names])
@@ -357,18 +359,10 @@ class HiddenPaths:
         on, last = batch.unpacked(share), names[-1]
         is_on = on[np.concatenate(self.order.terms)]
         turned = np.where(is_on, -self.weights, self.weights)
-        sent = _tensor(turned - _words(seed, "weights", *batch.terms))
+        sent = _tensor(turned - _words(seed, "weights", batch.terms))
         (answer,) = take(PathStep.SUM, {last: (sent,)}, {last: [sums]})[last]
         total = _read_words(answer) + _read_words(answers[names[0]][2])
         total += batch.add(on, np.broadcast_to(self.weights, is_on.shape))
         z = torch.from_numpy(total.view(np.int32).astype(np.float64).T * self.unit)
         start = self.trees.start
         return self.trees.finished(start + z.to(start.device))
-
-    def _trees_of(self, m: int) -> QueryArrays:
-        """Return what the m-th party is told of the trees."""
-        order, splits = self.order, list(self.splits.values())
-        facts = [m, len(splits), order.n_outputs]
-        numbers = np.concatenate([facts, order.sizes, order.outputs])
-        both = numbers, splits[m].places
-        return tuple(torch.from_numpy(values).int() for values in both)
