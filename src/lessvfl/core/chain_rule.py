@@ -64,7 +64,7 @@ class ChainRule:
         return list(zip(weights, tensors[1::2], strict=True))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (..., n, in) to (..., n, out)."""
+        """Map (n, in) to (n, out)."""
         act = ACTIVATIONS[self._activation]
         x = with_pieces(x, self._pieces)
         self._ins, self._sums = [], []
@@ -80,17 +80,14 @@ class ChainRule:
         return x
 
     def back(self, gradient: Tensor) -> list[Tensor]:
-        """Return the gradients of parameters, and with `inputs` of x (..., n, in)."""
+        """Return the gradients of parameters, and with `inputs` of x (n, in)."""
         slope, g = SLOPES[self._activation], gradient
         for layer in reversed(range(len(self._layers))):
             if self._guard is not None and layer == 0:
                 g = self._guard.back(g, self._first)
             x, (by_w, by_b) = self._ins[layer], self._grads_by_layer[layer]
-            torch.sum(g, dim=-2, out=by_b)
-            if g.dim() == 3 and x.dim() == 2:  # one table for a stack
-                torch.mm(g.transpose(0, 1).flatten(1).mT, x, out=by_w.flatten(0, 1))
-            else:
-                torch.matmul(g.mT, x, out=by_w)
+            torch.sum(g, dim=0, out=by_b)
+            torch.mm(g.mT, x, out=by_w)
             if layer:
                 g = slope(g @ self._layers[layer][0], self._sums[layer - 1], x)
         return [*self._grads, g @ self._layers[0][0]] if self._inputs else self._grads

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lessvfl.core.network import Network
 from lessvfl.core.passes import Passes
 from lessvfl.core.trees.cells import CellColumns
 from lessvfl.core.trees.columns import ColumnBins, PartyRule, joined_rules
@@ -29,7 +30,7 @@ RulePlaces = Sequence[Mapping[int, int]]  # of every party: rule -> component
 LEAST_SHARE = 1e-6  # of a class in a forest, before its logarithm
 
 
-class GrownNetwork:
+class GrownNetwork(Network):
     """What both sides have in common: there is nothing to train."""
 
     weights: Tensor  # what splits gained, (1, columns)
@@ -39,18 +40,9 @@ class GrownNetwork:
         """Return what splits gained, (1, columns)."""
         return self.weights
 
-    @property
-    def column_slots(self) -> Tensor:
-        """Return the slot of every column: itself."""
-        weights = self.input_weights
-        return torch.arange(weights.shape[1], device=weights.device)
-
     def parameters(self) -> list[Tensor]:
         """Return nothing: trees are grown, not trained."""
         return []
-
-    def train(self, mode: bool) -> None:
-        """Do nothing."""
 
     def passes(self, inputs: bool = False) -> Passes:
         """Refuse: there is no way back through a tree."""
@@ -61,9 +53,6 @@ class GrownNetwork:
     ) -> Self:
         """Return itself: a server's trees use all that they are given."""
         return self
-
-    def redrawn(self, seed: int, name: str) -> None:
-        """Return nothing: there are no weights to draw."""
 
     def astype(self, dtype: torch.dtype) -> Self:
         """Return itself: ends of bins are of cells in the format of training.
