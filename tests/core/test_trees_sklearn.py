@@ -28,7 +28,7 @@ from lessvfl.core.trees.ensemble import (
 from lessvfl.core.trees.grow import GrowingRows, GrowthLimits, grow
 from lessvfl.core.trees.holders import NodeRows
 from lessvfl.core.trees.splits import SplitRules
-from lessvfl.core.trees.sums import FixedPoint, Sums, pack
+from lessvfl.core.trees.sums import FixedPoint, Sums, pack, unpack
 from lessvfl.core.trees.targets import TreeTargets
 
 BY_GAIN = GrowthLimits(order="gain")
@@ -202,7 +202,7 @@ class PackingHolders(LocalHolders):
     def histograms(self, nodes: Sequence[NodeRows]) -> list[Sums]:
         found = zip(super().histograms(nodes), self.layouts, strict=True)
         return [
-            pack(own, self.bits, layout.sizes).sums(layout.sizes)
+            unpack(*pack(own, self.bits, layout.sizes), layout.sizes)
             for own, layout in found
         ]
 

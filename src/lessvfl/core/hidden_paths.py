@@ -42,7 +42,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +54,7 @@ from torch import Tensor
 
 from lessvfl.core.network import Network
 from lessvfl.core.protocol import QueryArrays, expect
-from lessvfl.core.sharing import KeyPair, check_keys
+from lessvfl.core.sharing import SUMS, KeyPair, check_keys
 from lessvfl.core.trees.holders import Truths
 from lessvfl.core.trees.leaves import LeafOrder, LeafSplits, LeafTable
 from lessvfl.core.trees.networks import TreeSum
@@ -63,7 +62,6 @@ from lessvfl.errors import ConfigError
 from lessvfl.terms import PartyId
 
 PackedBits = NDArray[np.uint8]  # packed, leaf after leaf, in each row after row
-Words = NDArray[np.uint32]  # mod 2^32
 AnswerFormats = Sequence[tuple[torch.dtype, tuple[int, ...]]]
 Inference = Literal["clear", "fed-eini"]  # how trees predict
 INFERENCES: tuple[Inference, ...] = get_args(Inference)
@@ -104,18 +102,9 @@ def _drawn(seed: bytes, what: str, n_bytes: int) -> PackedBits:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def _words(seed: bytes, what: str, shape: tuple[int, int]) -> Words:
-    return _drawn(seed, what, 4 * math.prod(shape)).view("<u4").reshape(shape)
-
-
-def _tensor(values: PackedBits | Words) -> Tensor:
-    """Return bits or words as they travel."""
-    signed = values.view(np.int32) if values.dtype == np.uint32 else values
-    return torch.from_numpy(np.array(signed))
-
-
-def _read_words(sent: Tensor) -> Words:
-    return sent.to(torch.int32).numpy().view(np.uint32)
+def _tensor(bits: PackedBits) -> Tensor:
+    """Return bits as they travel."""
+    return torch.from_numpy(np.array(bits))
 
 
 def check_complexity(party: PartyId, splits: LeafSplits) -> None:
@@ -161,15 +150,15 @@ class Batch:
         flat = np.unpackbits(bits, count=n_leaves * self.n_rows)
         return flat.reshape(n_leaves, -1).astype(np.bool_)
 
-    def add(self, on: Truths, weights: Words) -> Words:
+    def add(self, on: Truths, weights: Tensor) -> Tensor:
         """Return by output the sum of weights (terms, n) of the leaves that are on."""
         terms = self.order.terms
-        parts = np.split(weights, np.cumsum([len(leaves) for leaves in terms])[:-1])
+        parts = torch.split(weights, [len(leaves) for leaves in terms])
         sums = [
-            (part * on[leaves]).sum(axis=0, dtype=np.uint32)
+            (part * torch.from_numpy(on[leaves])).sum(dim=0, dtype=torch.int32)
             for part, leaves in zip(parts, terms, strict=True)
         ]
-        return np.stack(sums)
+        return torch.stack(sums)
 
 
 class PathParty:
@@ -260,8 +249,8 @@ class PathParty:
         if self._place:
             return both, dealt
         on = batch.unpacked(batch.bits(self._before, "share"))
-        sums = batch.add(on, _words(seed, "weights", batch.terms))
-        return both, dealt, _tensor(sums - _words(self._before, "sums", batch.sums))
+        sums = batch.add(on, SUMS.draw_packed(seed, "weights", *batch.terms))
+        return both, dealt, sums - SUMS.draw_packed(self._before, "sums", *batch.sums)
 
     def _pair_seed(self, keys: Sequence[bytes], first: int) -> bytes:
         """Return what party `first` and the next one share, of which this is one."""
@@ -284,8 +273,8 @@ class PathParty:
         batch = self._batch
         expect(arrays, batch.terms)
         on = batch.unpacked(batch.bits(self._after, "share"))
-        sums = batch.add(on, _read_words(arrays[0]))
-        return (_tensor(sums + _words(self._after, "sums", batch.sums)),)
+        sums = batch.add(on, arrays[0].to(torch.int32))
+        return (sums + SUMS.draw_packed(self._after, "sums", *batch.sums),)
 
 
 @dataclass(frozen=True)
@@ -295,7 +284,7 @@ class HiddenPaths:
     trees: TreeSum
     order: LeafOrder
     splits: Mapping[PartyId, LeafSplits]  # of parties that have some, in their order
-    weights: Words  # (terms, 1), of leaves by output, in units
+    weights: Tensor  # (terms, 1), of leaves by output, in units, int32
     unit: float
 
     @classmethod
@@ -319,9 +308,10 @@ class HiddenPaths:
         order, most = table.order, np.abs(table.values).max(axis=1)
         largest = np.maximum.reduceat(most, order.starts).sum()
         unit = float(2.0 ** (np.ceil(np.log2(max(largest, LEAST_SUM))) - SUM_BITS))
-        whole = np.round(table.values / unit).astype(np.int64).astype(np.uint32)
+        whole = np.round(table.values / unit).astype(np.int32)
         weights = [whole[leaves, k] for k, leaves in enumerate(order.terms)]
-        return cls(net, order, splits, np.concatenate(weights)[:, None], unit)
+        by_leaf = torch.from_numpy(np.concatenate(weights)).unsqueeze(1)
+        return cls(net, order, splits, by_leaf, unit)
 
     @property
     def rows_at_once(self) -> int:
@@ -357,12 +347,12 @@ class HiddenPaths:
             (answer,) = take(PathStep.MULTIPLY, {name: (sent,)}, {name: [bits]})[name]
             share = (masked.numpy() & share) ^ product.numpy() ^ answer.numpy()
         on, last = batch.unpacked(share), names[-1]
-        is_on = on[np.concatenate(self.order.terms)]
-        turned = np.where(is_on, -self.weights, self.weights)
-        sent = _tensor(turned - _words(seed, "weights", batch.terms))
+        is_on = torch.from_numpy(on[np.concatenate(order.terms)])
+        turned = torch.where(is_on, -self.weights, self.weights)
+        sent = turned - SUMS.draw_packed(seed, "weights", *batch.terms)
         (answer,) = take(PathStep.SUM, {last: (sent,)}, {last: [sums]})[last]
-        total = _read_words(answer) + _read_words(answers[names[0]][2])
-        total += batch.add(on, np.broadcast_to(self.weights, is_on.shape))
-        z = torch.from_numpy(total.view(np.int32).astype(np.float64).T * self.unit)
+        total = answer + answers[names[0]][2]
+        total += batch.add(on, self.weights.expand(is_on.shape))
+        z = total.double().T * self.unit
         start = self.trees.start
         return self.trees.finished(start + z.to(start.device))
