@@ -101,7 +101,7 @@ def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         return hashlib.shake_256(next(numbers).to_bytes(4)).digest(n_bytes)
 
     def make(pair: Any) -> None:
-        pair._own = x25519.X25519PrivateKey.from_private_bytes(draw())
+        pair._private = x25519.X25519PrivateKey.from_private_bytes(draw())
         pair._read = x25519.X25519PublicKey.from_public_bytes
 
     monkeypatch.setattr(KeyPair, "__init__", make)

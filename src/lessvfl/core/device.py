@@ -17,8 +17,6 @@ log = logging.getLogger(__name__)
 
 # Multiplications of one step from which a second thread was measured to pay.
 WORTH_THREADS = 200_000_000
-
-
 # Values of a party's table from which a GPU was measured to pay.
 WORTH_GPU = 16_000_000
 
@@ -67,8 +65,7 @@ def threads_for(n_products: int) -> Iterator[None]:
     """Compute with the threads that pay for steps of that many multiplications.
 
     Small steps get one: a second thread costs more than it brings, and takes the core
-    from other processes. More than PyTorch was set to are
-    never used.
+    from other processes. More than PyTorch was set to are never used.
     """
     before = torch.get_num_threads()
     wanted = 1 if n_products < WORTH_THREADS else min(before, free_cores())
