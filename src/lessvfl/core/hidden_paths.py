@@ -43,9 +43,9 @@ from __future__ import annotations
 import enum
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -84,17 +84,12 @@ class PathStep(enum.IntEnum):
     SUM = 3
 
 
-class TakeStep(Protocol):
-    """Takes a step of the protocol with some parties; returns their answers."""
-
-    def __call__(
-        self,
-        step: PathStep,
-        arrays: Mapping[PartyId, QueryArrays],
-        expects: Mapping[PartyId, AnswerFormats],
-        /,
-    ) -> Mapping[PartyId, QueryArrays]:
-        """Return arrays of the formats that `expects` names."""
+# Takes a step of the protocol with some parties, given what each is sent and the
+# formats of its answer; returns their answers.
+TakeStep = Callable[
+    [PathStep, Mapping[PartyId, QueryArrays], Mapping[PartyId, AnswerFormats]],
+    Mapping[PartyId, QueryArrays],
+]
 
 
 def _drawn(seed: bytes, what: str, n_bytes: int) -> PackedBits:

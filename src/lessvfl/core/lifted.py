@@ -79,13 +79,6 @@ class Lifted(Network):
             )
         return network
 
-    def _spread(self, x: Tensor) -> Tensor:
-        if self._scatter is None:
-            return x
-        columns, n_before = self._scatter
-        n_rows = x.shape[0]  # not len(x): ONNX would have it as a constant
-        return x.new_zeros(n_rows, n_before).index_copy(1, columns, x)
-
     @property
     def n_outputs(self) -> int:
         """Return the width of the output."""
@@ -112,7 +105,11 @@ class Lifted(Network):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (n, columns) to (n, n_outputs)."""
-        h: Tensor = self._module(self._spread(x))
+        if self._scatter is not None:
+            columns, n_before = self._scatter
+            n_rows = x.shape[0]  # not len(x): ONNX would have it as a constant
+            x = x.new_zeros(n_rows, n_before).index_copy(1, columns, x)
+        h: Tensor = self._module(x)
         return h if self._outputs is None else h.index_select(1, self._outputs)
 
     def passes(self, inputs: bool = False) -> Passes:

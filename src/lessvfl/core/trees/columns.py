@@ -74,9 +74,14 @@ class ColumnBins:
         for column, of_category in enumerate(has_no_order):
             x = X[:, column].astype(np.float64)
             x = x[~np.isnan(x)]
-            ends.append(_categories(x, n_bins) if of_category else _ends(x, n_bins))
-            n_binned = np.isin(x, ends[-1]).sum() if of_category else len(x)
-            missing[column] = n_binned < len(X)
+            if of_category:
+                values, counts = np.unique(x, return_counts=True)
+                frequent = values[np.argsort(-counts, kind="stable")[:n_bins]]
+                ends.append(np.sort(frequent))
+                x = x[np.isin(x, frequent)]
+            else:
+                ends.append(_ends(x, n_bins))
+            missing[column] = len(x) < len(X)
         return cls(tuple(ends), has_no_order, missing)
 
     @property
@@ -130,12 +135,6 @@ def _ends(x: NDArray[np.float64], n_bins: int) -> NDArray[np.float64]:
     lower, upper = values[:-1], values[1:]
     middle = lower / 2 + upper / 2
     return np.where(middle < upper, middle, lower)
-
-
-def _categories(x: NDArray[np.float64], n_bins: int) -> NDArray[np.float64]:
-    """Return the most frequent values, in order."""
-    values, counts = np.unique(x, return_counts=True)
-    return np.sort(values[np.argsort(-counts, kind="stable")[:n_bins]])
 
 
 @dataclass
