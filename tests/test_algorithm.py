@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.core.stacks import group_residual
 
 from lessvfl import algorithm
 from lessvfl.core.keeper import Keeper
-from lessvfl.core.losses import Labels, risk
+from lessvfl.core.losses import Labels, row_losses
 from lessvfl.core.network import MLP
 from lessvfl.core.party_data import PartyData
 from lessvfl.core.passes import gradients
@@ -69,7 +70,7 @@ def stage2(fusion, H, y, task, **more):
     told = plan("select_components", **more)
     return algorithm.select_components(
         fusion,
-        lambda rows: risk(fusion(take(H, rows)), take(y, rows), task),
+        lambda rows: row_losses(fusion(take(H, rows)), take(y, rows), task).mean(),
         told,
         in_order(told.batches(len(H), 0), CPU),
         quiet,
@@ -204,7 +205,7 @@ def test_a_loss_that_is_not_finite_names_who_stage_and_step():
 def residual_of(penalty, net, loss):
     """Return how far the input weights are from optimal, at all rows."""
     (gradient,) = gradients(loss(slice(None)), [net.input_weights])
-    return penalty.residual(net.input_weights.detach(), gradient)
+    return group_residual(penalty, net.input_weights.detach(), gradient)
 
 
 PAIRS = torch.eye(6, dtype=F64).repeat_interleave(2, dim=0)
@@ -250,7 +251,7 @@ def test_stage_2_ends_where_the_optimality_condition_holds():
     penalty = GroupLasso(torch.tensor(0.05, dtype=F64))
 
     def loss(rows):
-        return risk(fusion(take(H, rows)), take(y, rows), "binary")
+        return row_losses(fusion(take(H, rows)), take(y, rows), "binary").mean()
 
     assert residual_of(penalty, fusion, loss).max() < 1e-6
     other = GroupLasso(torch.tensor(0.06, dtype=F64))

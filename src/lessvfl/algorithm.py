@@ -115,7 +115,7 @@ def prox_sgd(
             return False
         with torch.no_grad():
             plateau.improves(sum(losses) / len(losses) + penalty.value(w))
-        return bool(plateau.reached)
+        return plateau.reached
 
     net.train(True)
     minimise(

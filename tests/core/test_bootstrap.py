@@ -24,12 +24,15 @@ def by_the_book(name, y, *predicted, task="binary"):
     Of two predictions the difference of their scores in the same sets.
     """
     rows = np.random.default_rng(1).integers(0, len(y), (SETS, len(y)))
-    labels = torch.as_tensor(y)[rows]
+    labels = torch.as_tensor(y)
     first, *others = (
-        metrics.measure(torch.as_tensor(z).reshape(len(y), -1)[rows], labels, task)[
-            name
-        ]
-        for z in predicted
+        torch.stack(
+            [
+                metrics.measure(table[drawn], labels[drawn], task, names=[name])[name]
+                for drawn in torch.from_numpy(rows)
+            ]
+        )
+        for table in (torch.as_tensor(z).reshape(len(y), -1) for z in predicted)
     )
     values = first - others[0] if others else first
     return np.nanquantile(values.numpy(), [0.025, 0.975])
@@ -38,8 +41,8 @@ def by_the_book(name, y, *predicted, task="binary"):
 def found_intervals(y, *predicted, task="binary", lead="auc", **more):
     labels = torch.as_tensor(y)
     outputs = [torch.as_tensor(z).reshape(len(y), -1) for z in predicted]
-    measured = [metrics.measure(z[None], labels[None], task) for z in outputs]
-    scores = [{name: float(own[0]) for name, own in one.items()} for one in measured]
+    measured = [metrics.measure(z, labels, task) for z in outputs]
+    scores = [{name: float(own) for name, own in one.items()} for one in measured]
     return scores, *score_intervals(
         ResampledRows(labels, task, **more), outputs, scores, lead
     )
@@ -117,8 +120,8 @@ def test_scores_that_are_decided_by_another_threshold():
     y, z = two_classes()
     offsets = torch.tensor([-2.5], dtype=torch.float64)
     labels, logits = torch.as_tensor(y), torch.as_tensor(z)[:, None]
-    exact = metrics.measure(logits[None], labels[None], "binary", offsets[None, None])
-    scores = {name: float(values[0]) for name, values in exact.items()}
+    exact = metrics.measure(logits, labels, "binary", offsets)
+    scores = {name: float(values) for name, values in exact.items()}
     rows = ResampledRows(labels, "binary", offsets=offsets)
     found, _ = score_intervals(rows, [logits], [scores], "accuracy")
     name = "balanced_accuracy"
@@ -138,8 +141,8 @@ def test_the_average_precision_is_that_of_the_rarer_class(positive):
     y, z = two_classes(share=0.1)
     y, z = (y, z) if positive else (1 - y, -z)
     labels, logits = torch.as_tensor(y), torch.as_tensor(z)[:, None]
-    exact = metrics.measure(logits[None], labels[None], "binary", positive=positive)
-    scores = {name: float(values[0]) for name, values in exact.items()}
+    exact = metrics.measure(logits, labels, "binary", positive=positive)
+    scores = {name: float(values) for name, values in exact.items()}
     rows = ResampledRows(labels, "binary", positive)
     found, _ = score_intervals(rows, [logits], [scores], "auc")
     ends = by_the_book("average_precision", *two_classes(share=0.1))

@@ -1,4 +1,4 @@
-"""Measures against scikit-learn, for generated predictions, many at once."""
+"""Measures against scikit-learn, for generated predictions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from sklearn.dummy import DummyClassifier
 from lessvfl.core import metrics
 from lessvfl.terms import MEASURES
 
-STACK = 3  # predictions of the same rows, side by side
-
 
 def draw(seed, n_rows, n_values):
-    """Draw scores with many ties, (STACK, n, n_values), and a generator for labels."""
+    """Draw scores with many ties, (n, n_values), and a generator for labels."""
     rng = np.random.default_rng(seed)
-    scores = rng.integers(-3, 4, size=(STACK, n_rows, n_values)) / 2
+    scores = rng.integers(-3, 4, size=(n_rows, n_values)) / 2
     return torch.as_tensor(scores), rng
 
 
@@ -27,82 +25,64 @@ sizes = st.integers(2, 40)
 seeds = st.integers(0, 10**6)
 
 
-@given(seed=seeds, n_rows=sizes, shared=st.booleans())
-def test_binary(seed, n_rows, shared):
+@given(seed=seeds, n_rows=sizes)
+def test_binary(seed, n_rows):
     z, rng = draw(seed, n_rows, 1)
-    y = rng.integers(0, 2, size=(1 if shared else STACK, n_rows))
-    y[:, :2] = [0, 1]
+    y = rng.integers(0, 2, size=n_rows)
+    y[:2] = [0, 1]
     found = metrics.measure(z, torch.as_tensor(y, dtype=torch.float32), "binary")
     assert list(found) == list(MEASURES["binary"])
-    for r in range(STACK):
-        truth, scores = y[0 if shared else r], z[r, :, 0].numpy()
-        classes = scores > 0
-        expected = (
-            reference.accuracy_score(truth, classes),
-            reference.balanced_accuracy_score(truth, classes),
-            reference.roc_auc_score(truth, scores),
-            reference.average_precision_score(truth, scores),
-        )
-        assert [float(v[r]) for v in found.values()] == pytest.approx(expected)
+    scores = z[:, 0].numpy()
+    expected = (
+        reference.accuracy_score(y, scores > 0),
+        reference.balanced_accuracy_score(y, scores > 0),
+        reference.roc_auc_score(y, scores),
+        reference.average_precision_score(y, scores),
+    )
+    assert [float(value) for value in found.values()] == pytest.approx(expected)
     rows = torch.as_tensor(y)
     found = metrics.measure(z, rows, "binary", positive=0, names=["average_precision"])
     assert "auc" not in found
-    for r in range(STACK):
-        truth, scores = y[0 if shared else r], z[r, :, 0].numpy()
-        expected = reference.average_precision_score(1 - truth, -scores)
-        assert float(found["average_precision"][r]) == pytest.approx(expected)
+    other = reference.average_precision_score(1 - y, -scores)
+    assert float(found["average_precision"]) == pytest.approx(other)
 
 
 @given(seed=seeds, n_rows=sizes, n_classes=st.integers(3, 5))
 def test_multiclass(seed, n_rows, n_classes):
     """A class without a row is left out of the balanced accuracy."""
     z, rng = draw(seed, n_rows, n_classes)
-    y = rng.integers(0, n_classes - 1, size=(STACK, n_rows))
-    y[:, :2] = [0, 1]
+    y = rng.integers(0, n_classes - 1, size=n_rows)
+    y[:2] = [0, 1]
     found = metrics.measure(z, torch.as_tensor(y), "multiclass")
     assert list(found) == list(MEASURES["multiclass"])
-    for r in range(STACK):
-        p = z[r].softmax(dim=1).numpy()
-        areas = [reference.roc_auc_score(y[r] == k, p[:, k]) for k in np.unique(y[r])]
-        assert float(found["auc"][r]) == pytest.approx(np.mean(areas))
-        classes = z[r].argmax(dim=1).numpy()
-        right = classes == y[r]
-        recall = [right[y[r] == c].mean() for c in np.unique(y[r])]
-        assert float(found["accuracy"][r]) == pytest.approx(
-            reference.accuracy_score(y[r], classes)
-        )
-        assert float(found["balanced_accuracy"][r]) == pytest.approx(np.mean(recall))
-        assert reference.recall_score(
-            y[r], classes, labels=np.unique(y[r]), average="macro"
-        ) == pytest.approx(np.mean(recall))
+    p = z.softmax(dim=1).numpy()
+    areas = [reference.roc_auc_score(y == k, p[:, k]) for k in np.unique(y)]
+    assert float(found["auc"]) == pytest.approx(np.mean(areas))
+    classes = z.argmax(dim=1).numpy()
+    right = classes == y
+    recall = [right[y == c].mean() for c in np.unique(y)]
+    assert float(found["accuracy"]) == pytest.approx(
+        reference.accuracy_score(y, classes)
+    )
+    assert float(found["balanced_accuracy"]) == pytest.approx(np.mean(recall))
+    assert reference.recall_score(
+        y, classes, labels=np.unique(y), average="macro"
+    ) == pytest.approx(np.mean(recall))
 
 
 @given(seed=seeds, n_rows=sizes, flat=st.booleans(), perfect=st.booleans())
 def test_regression(seed, n_rows, flat, perfect):
     z, rng = draw(seed, n_rows, 1)
-    y = np.full((1, n_rows), 0.5) if flat else rng.normal(size=(1, n_rows))
+    y = np.full(n_rows, 0.5) if flat else rng.normal(size=n_rows)
     if perfect:
-        z = torch.as_tensor(y).unsqueeze(2).expand(STACK, -1, -1)
+        z = torch.as_tensor(y).unsqueeze(1)
     found = metrics.measure(z, torch.as_tensor(y), "regression")
     assert list(found) == ["r2"]
-    for r in range(STACK):
-        if flat:
-            assert found["r2"][r].isnan()
-        else:
-            expected = reference.r2_score(y[0], z[r, :, 0].numpy())
-            assert float(found["r2"][r]) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("task", MEASURES)
-def test_one_set_of_predictions_has_numbers_without_an_axis(task):
-    z, rng = draw(0, 30, 4 if task == "multiclass" else 1)
-    y = torch.as_tensor(rng.integers(0, z.shape[2] if z.shape[2] > 1 else 2, size=30))
-    stack = metrics.measure(z, y.unsqueeze(0), task)
-    for r in range(STACK):
-        one = metrics.measure(z[r], y, task)
-        assert one.keys() == stack.keys()
-        for name, value in one.items():
-            torch.testing.assert_close(value, stack[name][r])
+    if flat:
+        assert found["r2"].isnan()
+    else:
+        expected = reference.r2_score(y, z[:, 0].numpy())
+        assert float(found["r2"]) == pytest.approx(expected)
 
 
 @given(seed=seeds, n_rows=sizes, task=st.sampled_from(["binary", "multiclass"]))
@@ -162,20 +142,20 @@ def test_shares_of_what_is_predicted():
 
 
 def test_r2_of_equal_labels_is_undefined():
-    y = torch.full((1, 3), 0.1, dtype=torch.float64)  # whose mean is not 0.1
-    assert metrics.measure(torch.ones(1, 3, 1), y, "regression")["r2"].isnan()
-    assert metrics.measure(y.unsqueeze(2), y, "regression")["r2"].isnan()
+    y = torch.full((3,), 0.1, dtype=torch.float64)  # whose mean is not 0.1
+    assert metrics.measure(torch.ones(3, 1), y, "regression")["r2"].isnan()
+    assert metrics.measure(y.unsqueeze(1), y, "regression")["r2"].isnan()
 
 
 @pytest.mark.parametrize("size", [1e-300, 1e-200, 1e200, 1e300])
 def test_r2_of_labels_of_any_size(size):
     """Squares of 1e-200 are zero, those of 1e200 infinite; their ratio is neither."""
-    y = torch.tensor([[0.0, 1.0, 2.0, 4.0]], dtype=torch.float64)
-    z = torch.tensor([[[0.5], [1.0], [2.0], [3.0]]], dtype=torch.float64)
+    y = torch.tensor([0.0, 1.0, 2.0, 4.0], dtype=torch.float64)
+    z = torch.tensor([[0.5], [1.0], [2.0], [3.0]], dtype=torch.float64)
     right = metrics.measure(z, y, "regression")["r2"]
     found = metrics.measure(size * z, size * y, "regression")["r2"]
     torch.testing.assert_close(found, right)
-    assert metrics.r2(torch.zeros(1, 2), torch.tensor([[0.0, 1.0]])) == -1
+    assert metrics.r2(torch.zeros(2), torch.tensor([0.0, 1.0])) == -1
 
 
 @pytest.mark.parametrize(
@@ -196,21 +176,21 @@ def test_reasons_are_given_where_a_measure_is_undefined(y, task, names):
     assert set(metrics.undefined(np.array(y), task, "test rows")) == names
     if y:
         width = 3 if task == "multiclass" else 1
-        z = torch.randn(1, len(y), width)
+        z = torch.randn(len(y), width)
         dtype = torch.float64 if task == "regression" else torch.int64
-        found = metrics.measure(z, torch.tensor([y], dtype=dtype), task)
+        found = metrics.measure(z, torch.tensor(y, dtype=dtype), task)
         assert {name for name, value in found.items() if value.isnan()} == names
 
 
 def test_r2_is_finite_for_any_finite_numbers():
     """Squares of float32 numbers need more room than float32 has."""
-    z = torch.full((1, 3, 1), 3e38)
-    y = torch.tensor([[-3e38, 0.0, 1.0]])
+    z = torch.full((3, 1), 3e38)
+    y = torch.tensor([-3e38, 0.0, 1.0])
     assert metrics.measure(z, y, "regression")["r2"].isfinite().all()
 
 
 def test_auc_where_all_scores_are_equal():
-    assert metrics.auc(torch.zeros(1, 4), torch.tensor([[0, 1, 1, 0]])) == 0.5
+    assert metrics.auc(torch.zeros(4), torch.tensor([0, 1, 1, 0])) == 0.5
 
 
 @given(

@@ -46,11 +46,11 @@ def test_a_position_stays_between_0_and_1() -> None:
 
 
 def test_only_a_better_loss_is_remembered() -> None:
-    told = a_swarm().told(of(3.0, 1.5))
+    told = a_swarm().with_losses(of(3.0, 1.5))
     assert told.best_losses.tolist() == [3.0, 1.5]
     assert told.best_places.tolist() == [[0.4, 0.6], [0.9, 0.1]]
     assert told.best.tolist() == [0.9, 0.1]
-    equal = a_swarm().told(of(2.0, 2.0))
+    equal = a_swarm().with_losses(of(2.0, 2.0))
     assert equal.best.tolist() == [0.5, 0.5]
 
 
@@ -67,6 +67,6 @@ def test_a_swarm_finds_the_lowest_place() -> None:
     goal = of(0.2, 0.7, 1.0)
     swarm = Swarm.draw(20, 3, chance())
     for turn in range(60):
-        swarm = swarm.told((swarm.places - goal).square().sum(dim=1))
+        swarm = swarm.with_losses((swarm.places - goal).square().sum(dim=1))
         swarm = swarm.moved(chance(turn))
     assert float((swarm.best - goal).abs().max()) < 0.01

@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lessvfl.core.trees.columns import (
-    ColumnHolder,
-    LocalHolders,
-    LocalRows,
-)
+from lessvfl.core.trees.columns import ColumnHolder, LocalHolders
 from lessvfl.core.trees.ensemble import (
     EnsembleGrower,
     EnsembleState,
@@ -26,9 +22,9 @@ from lessvfl.core.trees.ensemble import (
 from lessvfl.core.trees.grow import GrowingRows, GrowthLimits, grow
 from lessvfl.core.trees.holders import BinLayout, NodeRows
 from lessvfl.core.trees.splits import Chosen, NodeUnits, SplitRules, choose
-from lessvfl.core.trees.sums import FixedPoint, Sums
+from lessvfl.core.trees.sums import CellCodes, FixedPoint, RowIds, Sums
 from lessvfl.core.trees.targets import TreeTargets
-from lessvfl.core.trees.tree import LEAF, SplitTree, route
+from lessvfl.core.trees.tree import LEAF, SplitTree
 
 Table = NDArray[np.float64]
 NO_LIMITS = SplitRules(min_samples_leaf=1, min_hessian=0.0, category_smoothing=0.0)
@@ -71,9 +67,36 @@ def holders_of(
     return LocalHolders(parties)
 
 
-def tables_of(holders: LocalHolders, X: Table) -> LocalRows:
+def codes_of(holders: LocalHolders, X: Table) -> list[CellCodes]:
+    """Return a table in the bins of every party."""
     ends = np.cumsum([layout.n_columns for layout in holders.layouts])
-    return LocalRows.of(holders.parties, np.split(X, ends[:-1], axis=1))
+    tables = np.split(X, ends[:-1], axis=1)
+    both = zip(holders.parties, tables, strict=True)
+    return [party.bins.codes(table) for party, table in both]
+
+
+def leaves_of(
+    tree: SplitTree, holders: LocalHolders, codes: Sequence[CellCodes]
+) -> RowIds:
+    """Return the leaf of every row, by the rules that owners keep."""
+    node = np.zeros(codes[0].shape[1], dtype=np.int64)
+    for place in np.flatnonzero(tree.owner != LEAF):  # children come after parents
+        owner = tree.owner[place]
+        rule = holders.parties[owner].rules[int(tree.rule[place])]
+        left = rule.left[codes[owner][rule.column]]
+        below = np.where(left, *tree.children[place])
+        node = np.where(node == place, below, node)
+    return node
+
+
+def raw(ensemble: TreeEnsemble, holders: LocalHolders, X: Table) -> Table:
+    """Return raw predictions of rows, (K, N): logits, shares, or values."""
+    codes = codes_of(holders, X)
+    z = np.repeat(ensemble.start[:, None], len(X), axis=1)
+    for trees in ensemble.trees:
+        values = [tree.value[leaves_of(tree, holders, codes)].T for tree in trees]
+        z = z + np.concatenate(values)
+    return z / len(ensemble.trees) if ensemble.is_mean else z
 
 
 def grown(
@@ -145,7 +168,7 @@ def best_split(
 
 def goes_left(holders: LocalHolders, chosen: Chosen) -> tuple[bool, ...]:
     codes = np.concatenate([party.codes for party in holders.parties])[chosen.column]
-    return tuple(chosen.left()[codes].tolist())
+    return tuple(chosen.left[codes].tolist())
 
 
 @pytest.mark.parametrize("categorical", [(), (0, 2)])
@@ -198,7 +221,7 @@ def test_what_a_node_has_not_goes_where_most_rows_go() -> None:
         total = values.total(0, rows)[:, None]
         (chosen,) = choose(sums, holders.layouts[0], total, units, NO_LIMITS)
         assert chosen is not None
-        left = chosen.left()
+        left = chosen.left
         assert left[0] != left[1]
         assert left.tolist() == [left[0], not left[0], left[0], left[0]]
 
@@ -212,7 +235,7 @@ def test_a_whole_tree_is_that_of_brute_force() -> None:
     ((tree,),) = ensemble.trees
     g = y.mean() - y
     rows = {0: np.ones(30, dtype=bool)}
-    leaves = route([tree], holders, 30)[0]
+    leaves = leaves_of(tree, holders, codes_of(holders, X))
     for node, (first, second) in enumerate(tree.children.tolist()):
         own = rows[node]
         if tree.owner[node] == LEAF:
@@ -223,7 +246,8 @@ def test_a_whole_tree_is_that_of_brute_force() -> None:
         assert 30 * tree.gain[node] == pytest.approx(gain, abs=1e-5)
         owner = holders.parties[tree.owner[node]]
         where = np.flatnonzero(own)
-        left = owner.goes_left(owner.codes, int(tree.rule[node]), where)
+        rule = owner.rules[int(tree.rule[node])]
+        left = rule.left[owner.codes[rule.column, where]]
         assert tuple(left.tolist()) in best
         rows[first], rows[second] = np.zeros((2, 30), dtype=bool)
         rows[first][where[left]], rows[second][where[~left]] = True, True
@@ -242,7 +266,7 @@ def test_limits_hold_in_every_leaf(order: Any) -> None:
         assert depth_of(tree) <= 4
         is_leaf = tree.owner == LEAF
         assert 300 * tree.gain[~is_leaf].min() > 0.2
-        leaves = route([tree], holders, 300)[0]
+        leaves = leaves_of(tree, holders, codes_of(holders, X))
         sizes = np.bincount(leaves, minlength=len(is_leaf))[is_leaf]
         assert np.array_equal(sizes, tree.n_rows[is_leaf])
         assert sizes.min() >= 15
@@ -353,8 +377,7 @@ def test_several_holders_grow_the_trees_of_one(
     second = grown(several, targets, forest, **settings)
     assert facts(first, 6) == facts(second, *sizes)  # to the bit
     new = with_gaps(TABLE[::-1], seed=3)
-    z = first.raw(tables_of(own, new), 200)
-    assert np.array_equal(z, second.raw(tables_of(several, new), 200))
+    assert np.array_equal(raw(first, own, new), raw(second, several, new))
 
 
 def test_trees_of_a_forest_do_not_depend_on_how_many_grow_at_once() -> None:
@@ -390,7 +413,7 @@ def test_without_columns_or_with_few_rows_a_tree_is_a_leaf(n_columns: int) -> No
     rules = SplitRules(min_samples_leaf=16 if n_columns else 1)
     ensemble = grown(holders_of(X), targets, limits=GrowthLimits(split=rules))
     assert [n_leaves_of(tree) for (tree,) in ensemble.trees] == [1, 1, 1]
-    z = ensemble.raw(holders_of(X), 30)
+    z = raw(ensemble, holders_of(X), X)
     assert np.allclose(z, SCORE[:30].mean(), atol=1e-6)
 
 

@@ -13,7 +13,7 @@ from tests.core.test_trees import Table, holders_of, numbers, with_gaps
 from lessvfl.core.trees import sums
 from lessvfl.core.trees.columns import ColumnBins, ColumnHolder, PartyRule
 from lessvfl.core.trees.holders import NodeRows
-from lessvfl.core.trees.sums import FixedPoint, pack
+from lessvfl.core.trees.sums import FixedPoint, pack, unpack
 from lessvfl.core.trees.targets import TreeTargets
 
 # -------------------------------------------------------------------------------- bins
@@ -160,17 +160,17 @@ def test_sums_in_fewer_bits(bits: int) -> None:
         numbers(3, 200).reshape(3, 2, 100) * np.array([[[30.0]], [[1e4]], [[1e7]]])
     )
     sizes = np.array([60, 1, 39])
-    packed = pack(own, bits, sizes)
-    assert packed.levels.dtype == np.dtype(f"int{bits}")
+    levels, units = pack(own, bits, sizes)
+    assert levels.dtype == np.dtype(f"int{bits}")
     columns = np.split(np.abs(own), [60, 61], axis=2)
     largest = np.stack([column.max(axis=2) for column in columns], axis=2)
     fits = largest < 2 ** (bits - 1)
-    assert (packed.units[fits] == 1).all()
-    most = np.repeat(packed.units / 2 * ~fits, sizes, axis=2)
-    assert (np.abs(packed.sums(sizes) - own) <= most).all()
-    assert (np.abs(packed.levels).max(axis=2) < 2 ** (bits - 1)).all()
+    assert (units[fits] == 1).all()
+    most = np.repeat(units / 2 * ~fits, sizes, axis=2)
+    assert (np.abs(unpack(levels, units, sizes) - own) <= most).all()
+    assert (np.abs(levels).max(axis=2) < 2 ** (bits - 1)).all()
     one = np.array([2])
-    assert pack(np.zeros((3, 1, 2)), bits, one).sums(one).tolist() == [[[0, 0]]] * 3
+    assert unpack(*pack(np.zeros((3, 1, 2)), bits, one), one).tolist() == [[[0, 0]]] * 3
 
 
 # ----------------------------------------------------------------------------- targets

@@ -67,13 +67,13 @@ def test_the_parts_of_three_sides_add_up(
     holder, nodes, g = a_holder(), nodes_of(), gradients(ring)
     layout, whole = holder.bins.layout, g.to(ring.dtype)
     width = int(shared.free_bins(layout).sum())
-    A = shared.draw_table(ring, b"party and dealer", N, width)
-    b = shared.draw_values(ring, b"dealer and holder", 5, *g.shape)
+    A = ring.draw_packed(b"party and dealer", "bins", N, width)
+    b = ring.draw_packed(b"dealer and holder", "gradients 5", *g.shape)
     table = shared.masked_table(A, holder.codes, layout)
 
     holder.begin(shared.in_parts(whole - b), np.ones(layout.n_columns, dtype=np.bool_))
     sums = holder.histograms(nodes)[:, :, shared.free_bins(layout)]
-    mask = shared.draw_sums(ring, b"party and dealer", 6, 3, len(nodes), width)
+    mask = ring.draw_packed(b"party and dealer", "sums 6", 3, len(nodes), width)
     of_party = shared.put_together(sums[:-2], ring) - mask
     of_dealer = shared.times(A, b, nodes) + mask
     found = of_party + of_dealer + shared.times(table, b, nodes)
@@ -94,7 +94,7 @@ def test_the_table_of_bins_is_hidden_but_for_its_mask() -> None:
     ring, holder = Ring(32), a_holder()
     layout = holder.bins.layout
     width = int(shared.free_bins(layout).sum())
-    A = shared.draw_table(ring, b"a seed", N, width)
+    A = ring.draw_packed(b"a seed", "bins", N, width)
     table = shared.masked_table(A, holder.codes, layout) + A
     assert sorted(table.unique().tolist()) == [0, 1]
     sizes = (layout.sizes - 1).tolist()

@@ -16,7 +16,7 @@ from sklearn.ensemble import (
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
-from tests.core.test_trees import Table, grown, holders_of, tables_of, with_gaps
+from tests.core.test_trees import Table, grown, holders_of, raw, with_gaps
 
 from lessvfl.core.trees.columns import LocalHolders
 from lessvfl.core.trees.ensemble import (
@@ -28,7 +28,7 @@ from lessvfl.core.trees.ensemble import (
 from lessvfl.core.trees.grow import GrowingRows, GrowthLimits, grow
 from lessvfl.core.trees.holders import NodeRows
 from lessvfl.core.trees.splits import SplitRules
-from lessvfl.core.trees.sums import FixedPoint, Sums, pack
+from lessvfl.core.trees.sums import FixedPoint, Sums, pack, unpack
 from lessvfl.core.trees.targets import TreeTargets
 
 BY_GAIN = GrowthLimits(order="gain")
@@ -49,7 +49,7 @@ def ours(
     half = X.shape[1] // 2
     holders = holders_of(X, half, X.shape[1] - half, categorical=categorical)
     ensemble = grown(holders, TreeTargets.of(y, task, weight), forest, **settings)
-    return ensemble.raw(tables_of(holders, X_new), len(X_new)).T
+    return raw(ensemble, holders, X_new).T
 
 
 def halves(loader: Any) -> tuple[Table, Table, Table, Table]:
@@ -154,7 +154,7 @@ def test_held_out_rows_say_when_to_stop() -> None:
     best = int(np.argmin(losses)) + 1
     assert len(ensemble.trees) == best
     assert len(losses) == best + 5 < 300
-    z = ensemble.raw(holders, 600)
+    z = raw(ensemble, holders, X)
     assert targets.loss(z, grower.held_out) == pytest.approx(min(losses), rel=1e-9)
     assert len(grower.held_out) == 180
     moved = y.copy()
@@ -202,7 +202,7 @@ class PackingHolders(LocalHolders):
     def histograms(self, nodes: Sequence[NodeRows]) -> list[Sums]:
         found = zip(super().histograms(nodes), self.layouts, strict=True)
         return [
-            pack(own, self.bits, layout.sizes).sums(layout.sizes)
+            unpack(*pack(own, self.bits, layout.sizes), layout.sizes)
             for own, layout in found
         ]
 
@@ -221,7 +221,7 @@ def test_gradients_and_sums_of_few_bits_are_enough(bits: int) -> None:
             holders.bits = bits
         targets, limits = TreeTargets.of(y, "binary"), GrowthLimits()
         ensemble = grown(holders, targets, n_trees=50, bits=n_bits, limits=limits)
-        z = ensemble.raw(tables_of(holders, X_new), len(X_new))[0]
+        z = raw(ensemble, holders, X_new)[0]
         areas.append(roc_auc_score(y_new, z))
     assert min(areas[1:]) > areas[0] - 0.01
     assert len(set(areas)) > 1

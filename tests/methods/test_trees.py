@@ -10,10 +10,11 @@ import pytest
 import sklearn.datasets
 import torch
 from tests.conftest import decode
+from tests.core.test_trees import raw
 
 from lessvfl import data
 from lessvfl.core.trees.cells import CellColumns
-from lessvfl.core.trees.columns import ColumnHolder, LocalHolders, LocalRows
+from lessvfl.core.trees.columns import ColumnHolder, LocalHolders
 from lessvfl.core.trees.ensemble import EnsembleGrower, TreeSettings, fit
 from lessvfl.core.trees.grow import GrowthLimits
 from lessvfl.core.trees.targets import TreeTargets
@@ -66,8 +67,7 @@ def test_messages_change_nothing(name: str, method: str) -> None:
     is_forest = method == "vertical-forest"
     trees = fit(EnsembleGrower(holders, targets, growth, forest=is_forest))
     tables = [c.cells(X) for c, X in zip(cells, test, strict=True)]
-    rows = LocalRows.of(holders.parties, tables)
-    expected = trees.raw(rows, len(problem.y_test)).T
+    expected = raw(trees, holders, np.hstack(tables)).T
     if is_forest and problem.task != "regression":
         expected = expected.clip(1e-6, 1 - 1e-6)
         odds = expected / (1 - expected) if problem.task == "binary" else expected

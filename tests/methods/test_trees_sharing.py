@@ -101,7 +101,7 @@ def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         return hashlib.shake_256(next(numbers).to_bytes(4)).digest(n_bytes)
 
     def make(pair: Any) -> None:
-        pair._own = x25519.X25519PrivateKey.from_private_bytes(draw())
+        pair._private = x25519.X25519PrivateKey.from_private_bytes(draw())
         pair._read = x25519.X25519PublicKey.from_public_bytes
 
     monkeypatch.setattr(KeyPair, "__init__", make)
@@ -212,7 +212,7 @@ def test_the_label_holder_has_what_the_clear_run_tells_it_and_no_more(
             tables[name] = reply[1]
         if kind == TreeQuery.BEGIN:
             g = rounds[n_seen // len(names)].to(torch.int32)
-            b = shared.draw_values(ring, seeds[name], step, *g.shape)
+            b = ring.draw_packed(seeds[name], f"gradients {step}", *g.shape)
             assert torch.equal(query.arrays[2] + b, g)
             dealt = by_step[step, dealer][2][2]
             found = reply[0] + dealt + (b[0] @ tables[name])[:, None]
@@ -437,7 +437,7 @@ def test_a_server_that_swaps_keys_reads_the_bins_of_trees() -> None:
     client = bytes(key.tolist())
     seed = pair.secret(client, client, pair.public)
     width = int((layout - 1).sum())
-    bins = table + shared.draw_table(Ring(32), seed, N_ROWS, width)
+    bins = table + Ring(32).draw_packed(seed, "bins", N_ROWS, width)
     assert sorted(bins.unique().tolist()) == [0, 1]
     of_columns = bins.split((layout - 1).tolist(), dim=1)
     assert [int(own.sum()) for own in of_columns] == [N_ROWS - 1] * 4
@@ -454,7 +454,7 @@ def test_a_party_and_its_dealer_together_read_gradients(
         if kind == TreeQuery.MASK and name == "party1"
     }
     query = next(q for n, k, q, _ in traffic if (n, k) == ("party0", TreeQuery.BEGIN))
-    mask = shared.draw_values(Ring(32), seed, query.step, *rounds[0].shape)
+    mask = Ring(32).draw_packed(seed, f"gradients {query.step}", *rounds[0].shape)
     assert torch.equal((query.arrays[2] + mask).long(), rounds[0])
 
 

@@ -254,4 +254,4 @@ def test_trees_that_ask_for_other_splits_are_refused() -> None:
     assert isinstance(net, Votes)
     trees = replace(net.trees, weights=net.trees.weights[:, :-1])
     with pytest.raises(ValueError, match="do not fit together"):
-        Votes(net.splits, trees).check()
+        Votes.of_state(Votes(net.splits, trees).state())

@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import MultiTaskLasso
 from tests.core.columns import problem, seen
+from tests.core.stacks import group_residual
 
 from lessvfl.core.prox import GroupLasso
 from lessvfl.select import group_path as room
@@ -55,7 +56,7 @@ def test_the_path_meets_the_optimality_condition(weighted):
     penalty = GroupLasso(lams, membership, weights)
 
     def residual(B):
-        return penalty.residual(B.mT, (gram(data) @ B - data.C).mT)
+        return group_residual(penalty, B.mT, (gram(data) @ B - data.C).mT)
 
     assert (residual(B) <= 2e-3 * lams.unsqueeze(1) * weights.clamp_min(0.3)).all()
     stretched = residual(1.05 * B)

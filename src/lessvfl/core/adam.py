@@ -60,8 +60,8 @@ class Adam:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take up a state as :meth:`state_dict` gave it."""
-        for number, own in self.state_dict()["state"].items():
-            for name, value in own.items():
+        for number, tensors in self.state_dict()["state"].items():
+            for name, value in tensors.items():
                 value.copy_(state_dict["state"][number][name])
 
 

@@ -48,14 +48,15 @@ class Bins:
     def counts(self, y: Tensor, n_classes: int) -> Tensor:
         """Return the rows of every class (N,) in every bin, (n_bins, C)."""
         both = (self.codes * n_classes + y).flatten()
-        found = torch.bincount(both, minlength=self.n_bins * n_classes)
-        return found.view(self.n_bins, n_classes)
+        counts = torch.bincount(both, minlength=self.n_bins * n_classes)
+        return counts.view(self.n_bins, n_classes)
 
     def indicators(self, dtype: torch.dtype = torch.uint8) -> Tensor:
         """Return which bins every row is in, (N, n_bins) of 0 and 1."""
-        n_rows = self.codes.shape[1]
-        found = torch.zeros(n_rows, self.n_bins, dtype=dtype, device=self.codes.device)
-        return found.scatter_(1, self.codes.T, 1)
+        shape, device = (self.codes.shape[1], self.n_bins), self.codes.device
+        return torch.zeros(shape, dtype=dtype, device=device).scatter_(
+            1, self.codes.T, 1
+        )
 
 
 def bin_features(X: Tensor, groups: Tensor, n_groups: int, most: int) -> Bins:
@@ -68,15 +69,19 @@ def bin_features(X: Tensor, groups: Tensor, n_groups: int, most: int) -> Bins:
         code = torch.zeros(X.shape[0], dtype=torch.long, device=X.device)
         columns = {}  # and the ranges of their bins
         for column in (groups == group).nonzero().flatten().tolist():
-            own, columns[column] = _codes(X[:, column].contiguous(), most)
-            code = code * (int(own.max()) + 1) + own
+            bins, columns[column] = _codes(X[:, column].contiguous(), most)
+            code = code * (int(bins.max()) + 1) + bins
             _, code = torch.unique(code, return_inverse=True)
         size = int(code.max()) + 1
         any_row = torch.empty(size, dtype=torch.long, device=X.device)
         any_row[code] = torch.arange(len(code), device=X.device)
         codes.append(code + before)
         sizes.append(size)
-        held = [own[_place(X[any_row, c], own)] for c, own in columns.items()]
+        held = []
+        for column, of_bins in columns.items():
+            starts = of_bins[:, 0].contiguous()
+            values = X[any_row, column].contiguous()
+            held.append(of_bins[torch.searchsorted(starts, values, right=True) - 1])
         ranges.append(torch.stack(held, dim=1))
         before += size
     counted = torch.tensor(sizes, device=X.device)
@@ -97,12 +102,6 @@ def _codes(x: Tensor, most: int) -> tuple[Tensor, Tensor]:
     beyond = ends.new_full((1,), torch.inf)
     ends = torch.cat([-beyond, ends, beyond])
     return code, torch.stack([ends[parts], ends[parts + 1]], dim=1)
-
-
-def _place(x: Tensor, ranges: Tensor) -> Tensor:
-    """Return in which range, of those that values have, each of them is."""
-    starts = ranges[:, 0].contiguous()
-    return torch.searchsorted(starts, x.contiguous(), right=True) - 1
 
 
 def classes_of(labels: Labels) -> tuple[Tensor, int]:
@@ -132,12 +131,12 @@ def impurity_removed(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:
     as they are in all, and 1 where every bin has one class.
     """
     sizes = counts.sum(dim=-1).double()  # (..., n_bins)
-    own = 1 - (counts / sizes.clamp_min(1).unsqueeze(-1)).square().sum(dim=-1)
+    within = 1 - (counts / sizes.clamp_min(1).unsqueeze(-1)).square().sum(dim=-1)
     total = by_feature(counts.double(), owner, n_features, dim=-2)  # (..., G, C)
     n_rows = total.sum(dim=-1)
     before = 1 - (total / n_rows.unsqueeze(-1)).square().sum(dim=-1)
     share = sizes / n_rows[..., owner]
-    return share * (1 - own / before.clamp_min(1e-12)[..., owner])
+    return share * (1 - within / before.clamp_min(1e-12)[..., owner])
 
 
 def information(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:
@@ -163,11 +162,11 @@ def weight_of_evidence(
     WOE = ln(share of the class's rows in the bin / share of the others'), counts a
     little larger than they are, so that an empty one has a logarithm.
     """
-    own = counts.double() + SMOOTHING
-    others = own.sum(dim=-1, keepdim=True) - own
-    total = by_feature(own, owner, n_features, dim=-2)[..., owner, :]
+    of_class = counts.double() + SMOOTHING
+    others = of_class.sum(dim=-1, keepdim=True) - of_class
+    total = by_feature(of_class, owner, n_features, dim=-2)[..., owner, :]
     rest = by_feature(others, owner, n_features, dim=-2)[..., owner, :]
-    share, other = own / total, others / rest
+    share, other = of_class / total, others / rest
     return (share / other).log(), share - other
 
 
@@ -177,11 +176,11 @@ def log_odds(counts: Tensor, owner: Tensor, n_features: int) -> Tensor:
     The logarithm of the share of the class's rows in the bin, less its mean over
     classes; of two classes the difference of both, which is WOE, (n_bins, 1).
     """
-    own = counts.double() + SMOOTHING
-    share = (own / by_feature(own, owner, n_features, dim=0)[owner]).log()
+    of_class = counts.double() + SMOOTHING
+    share = (of_class / by_feature(of_class, owner, n_features, dim=0)[owner]).log()
     two = counts.shape[1] == 2
-    said = share[:, 1:] - share[:, :1] if two else share - share.mean(1, keepdim=True)
-    return said * (counts.sum(dim=1, keepdim=True) > 0)
+    odds = share[:, 1:] - share[:, :1] if two else share - share.mean(1, keepdim=True)
+    return odds * (counts.sum(dim=1, keepdim=True) > 0)
 
 
 def by_feature(values: Tensor, owner: Tensor, n: int, dim: int = -1) -> Tensor:

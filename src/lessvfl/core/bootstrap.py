@@ -40,6 +40,20 @@ LOWEST = {"r2": WORST}  # of a score; of others it is 0
 ROUNDING = 1e-12  # of a variance, below which labels are all equal
 
 
+def _poisson_table() -> NDArray[np.float32]:
+    """Return Poisson numbers of mean 1, by 16 random bits."""
+    below, term, table = 0.0, np.exp(-1.0), np.empty(1 << 16, dtype=np.float32)
+    for number in range(20):
+        table[round(below * (1 << 16)) :] = number
+        below += term
+        term /= number + 1
+    return table
+
+
+POISSON = _poisson_table()
+ONE = int(np.flatnonzero(POISSON == 1)[0])
+
+
 @dataclass(frozen=True)
 class Resamples:
     """The weights of rows in every resample."""
@@ -76,20 +90,6 @@ class Resamples:
         return np.asarray(of_unit @ self.weights.astype(np.float64), dtype=np.float64)
 
 
-def _poisson_table() -> NDArray[np.float32]:
-    """Return Poisson numbers of mean 1, by 16 random bits."""
-    below, term, table = 0.0, np.exp(-1.0), np.empty(1 << 16, dtype=np.float32)
-    for number in range(20):
-        table[round(below * (1 << 16)) :] = number
-        below += term
-        term /= number + 1
-    return table
-
-
-POISSON = _poisson_table()
-ONE = int(np.flatnonzero(POISSON == 1)[0])
-
-
 @dataclass(frozen=True)
 class ResampledRows:
     """Test rows of one run: their labels, and how a class is decided on."""
@@ -116,18 +116,18 @@ def score_intervals(
     drawn = Resamples.draw(len(rows.y), rows.blocks)
     n_ranked = 1 if lead in DECIDED else len(outputs)
     whole = _resampled(rows, drawn, outputs[0], MEASURES[rows.task], n_ranked)
-    found = {
+    intervals = {
         name: _interval(values, scores[0][name], LOWEST.get(name, 0.0), 1.0)
         for name, values in whole.items()
     }
     added = []
-    for z, own in zip(outputs[1:], scores[1:], strict=True):
+    for z, without in zip(outputs[1:], scores[1:], strict=True):
         values = _resampled(rows, drawn, z, [lead], n_ranked)[lead]
-        ours, theirs = scores[0][lead], own[lead]
+        ours, theirs = scores[0][lead], without[lead]
         loss = None if ours is None or theirs is None else ours - theirs
         ends = _interval(whole[lead] - values, loss)
         added.append(None if loss is None or ends is None else {"loss": loss} | ends)
-    return found, added
+    return intervals, added
 
 
 def _interval(
@@ -156,32 +156,25 @@ def _resampled(
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if rows.task == "regression":
             return {"r2": _r2(drawn, _array(z.squeeze(1)), _array(rows.y))}
-        found: dict[str, Values] = {}
+        values: dict[str, Values] = {}
         if not set(DECIDED).isdisjoint(names):
-            found |= _decided(rows, drawn, z)
+            values |= _decided(rows, drawn, z)
         if set(names) - set(DECIDED):
-            found |= _ranked(rows, drawn, z, n_ranked)
-        return {name: found[name] for name in names}
+            values |= _ranked(rows, drawn, z, n_ranked)
+        return {name: values[name] for name in names}
 
 
 def _decided(rows: ResampledRows, drawn: Resamples, z: Tensor) -> dict[str, Values]:
     """Return the scores of the classes that are decided on."""
-    n_classes = max(2, z.shape[1])
+    n_classes, y = max(2, z.shape[1]), rows.y.long()
     decided = z if rows.offsets is None else z + rows.offsets
-    y = rows.y.long()
-    right = is_right(decided[None, :, None], y[None])[0, :, 0]
-    cells = _array(2 * y + right)
+    cells = _array(2 * y + is_right(decided.unsqueeze(1), y).squeeze(1))
     counts = drawn.counts(cells, 2 * n_classes).reshape(n_classes, 2, -1)
     sizes, hits = counts.sum(axis=1), counts[:, 1]
     return {
         "accuracy": hits.sum(axis=0) / sizes.sum(axis=0),
-        "balanced_accuracy": _mean_known(_share(hits, sizes)),
+        "balanced_accuracy": _mean_known(np.where(sizes > 0, hits / sizes, np.nan)),
     }
-
-
-def _share(part: NDArray[np.float64], whole: NDArray[np.float64]) -> Any:
-    """Return shares, NaN of nothing."""
-    return np.where(whole > 0, part / whole, np.nan)
 
 
 def _mean_known(values: NDArray[np.float64]) -> Values:

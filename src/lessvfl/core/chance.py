@@ -29,7 +29,12 @@ def keep_beyond_chance(
     copies = torch.stack([scramble() for _ in range(n_copies)])  # (copies, G)
     mean, spread = copies.mean(dim=0), copies.std(dim=0)
     height = (scores - mean) / spread.clamp_min(LEAST_SPREAD)
-    chance = _left_out(copies).flatten().sort().values
+    # Of every copy how far it is from the others, in their standard deviations.
+    others = (copies.sum(dim=0) - copies) / (n_copies - 1)
+    squares = copies.square().sum(dim=0) - copies.square()
+    variance = (squares - (n_copies - 1) * others.square()) / (n_copies - 2)
+    distance = (copies - others) / variance.clamp_min(LEAST_SPREAD**2).sqrt()
+    chance = distance.flatten().sort().values
     order = height.argsort(descending=True)
     limits = height[order]
     above = len(chance) - torch.searchsorted(chance, limits)  # copies at least as high
@@ -43,12 +48,3 @@ def keep_beyond_chance(
     last = int(passes[-1])
     kept[order[: last + 1]] = True
     return kept, float(n_false[last] / (last + 1))
-
-
-def _left_out(copies: Tensor) -> Tensor:
-    """Return how far each copy is from the others, in their standard deviations."""
-    n = len(copies)
-    total, squares = copies.sum(dim=0), copies.square().sum(dim=0)
-    mean = (total - copies) / (n - 1)
-    variance = (squares - copies.square() - (n - 1) * mean.square()) / (n - 2)
-    return (copies - mean) / variance.clamp_min(LEAST_SPREAD**2).sqrt()

@@ -17,8 +17,6 @@ log = logging.getLogger(__name__)
 
 # Multiplications of one step from which a second thread was measured to pay.
 WORTH_THREADS = 200_000_000
-
-
 # Values of a party's table from which a GPU was measured to pay.
 WORTH_GPU = 16_000_000
 
@@ -52,26 +50,18 @@ def use_threads(n_threads: int) -> None:
     torch.set_num_threads(n_threads)
 
 
-def free_cores() -> int:
-    """Return how many cores are free to this process now, at least one.
-
-    Those it may run on, less the load of the last minute.
-    """
-    allowed = getattr(os, "sched_getaffinity", None)
-    n_cores = len(allowed(0)) if allowed else os.cpu_count() or 1
-    return max(1, n_cores - round(os.getloadavg()[0]))
-
-
 @contextlib.contextmanager
 def threads_for(n_products: int) -> Iterator[None]:
     """Compute with the threads that pay for steps of that many multiplications.
 
     Small steps get one: a second thread costs more than it brings, and takes the core
-    from other processes. More than PyTorch was set to are
-    never used.
+    from other processes. More than PyTorch was set to are never used.
     """
-    before = torch.get_num_threads()
-    wanted = 1 if n_products < WORTH_THREADS else min(before, free_cores())
+    before, wanted = torch.get_num_threads(), 1
+    if n_products >= WORTH_THREADS:  # on cores that are free now
+        allowed = getattr(os, "sched_getaffinity", None)
+        n_cores = len(allowed(0)) if allowed else os.cpu_count() or 1
+        wanted = min(before, max(1, n_cores - round(os.getloadavg()[0])))
     torch.set_num_threads(wanted)
     try:
         yield

@@ -43,9 +43,9 @@ from __future__ import annotations
 import enum
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -54,7 +54,7 @@ from torch import Tensor
 
 from lessvfl.core.network import Network
 from lessvfl.core.protocol import QueryArrays, expect
-from lessvfl.core.sharing import KeyPair, check_keys
+from lessvfl.core.sharing import SUMS, KeyPair, check_keys
 from lessvfl.core.trees.holders import Truths
 from lessvfl.core.trees.leaves import LeafOrder, LeafSplits, LeafTable
 from lessvfl.core.trees.networks import TreeSum
@@ -62,7 +62,6 @@ from lessvfl.errors import ConfigError
 from lessvfl.terms import PartyId
 
 PackedBits = NDArray[np.uint8]  # packed, leaf after leaf, in each row after row
-Words = NDArray[np.uint32]  # mod 2^32
 AnswerFormats = Sequence[tuple[torch.dtype, tuple[int, ...]]]
 Inference = Literal["clear", "fed-eini"]  # how trees predict
 INFERENCES: tuple[Inference, ...] = get_args(Inference)
@@ -85,17 +84,12 @@ class PathStep(enum.IntEnum):
     SUM = 3
 
 
-class TakeStep(Protocol):
-    """Takes a step of the protocol with some parties; returns their answers."""
-
-    def __call__(
-        self,
-        step: PathStep,
-        arrays: Mapping[PartyId, QueryArrays],
-        expects: Mapping[PartyId, AnswerFormats],
-        /,
-    ) -> Mapping[PartyId, QueryArrays]:
-        """Return arrays of the formats that `expects` names."""
+# Takes a step of the protocol with some parties, given what each is sent and the
+# formats of its answer; returns their answers.
+TakeStep = Callable[
+    [PathStep, Mapping[PartyId, QueryArrays], Mapping[PartyId, AnswerFormats]],
+    Mapping[PartyId, QueryArrays],
+]
 
 
 def _drawn(seed: bytes, what: str, n_bytes: int) -> PackedBits:
@@ -103,19 +97,9 @@ def _drawn(seed: bytes, what: str, n_bytes: int) -> PackedBits:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def _words(seed: bytes, what: str, *shape: int) -> Words:
-    data = _drawn(seed, what, 4 * int(np.prod(shape)))
-    return data.view("<u4").reshape(shape)
-
-
-def _tensor(values: PackedBits | Words) -> Tensor:
-    """Return bits or words as they travel."""
-    signed = values.view(np.int32) if values.dtype == np.uint32 else values
-    return torch.from_numpy(np.array(signed))
-
-
-def _read_words(sent: Tensor) -> Words:
-    return sent.to(torch.int32).numpy().view(np.uint32)
+def _tensor(bits: PackedBits) -> Tensor:
+    """Return bits as they travel."""
+    return torch.from_numpy(np.array(bits))
 
 
 def check_complexity(party: PartyId, splits: LeafSplits) -> None:
@@ -151,34 +135,25 @@ class Batch:
         """Return the shape of weights by leaf, output and row."""
         return self.order.n_terms, self.n_rows
 
+    def bits(self, seed: bytes, what: str) -> PackedBits:
+        """Return a bit for every leaf and row, drawn by who knows the seed."""
+        return _drawn(seed, what, self.n_bytes)
+
     def unpacked(self, bits: PackedBits) -> Truths:
         """Return bits as truth values, (leaves, n)."""
         n_leaves = self.order.n_leaves
         flat = np.unpackbits(bits, count=n_leaves * self.n_rows)
         return flat.reshape(n_leaves, -1).astype(np.bool_)
 
-    def add(self, on: Truths, weights: Words) -> Words:
+    def add(self, on: Truths, weights: Tensor) -> Tensor:
         """Return by output the sum of weights (terms, n) of the leaves that are on."""
-        found, start = np.zeros(self.sums, dtype=np.uint32), 0
-        for output, leaves in enumerate(self.order.terms):
-            own = weights[start : start + len(leaves)]
-            found[output] = (own * on[leaves]).sum(axis=0, dtype=np.uint32)
-            start += len(leaves)
-        return found
-
-
-@dataclass(frozen=True)
-class _PairKey:
-    """What party m and the next one draw from the key that they share."""
-
-    seed: bytes
-    batch: Batch
-
-    def bits(self, what: str) -> PackedBits:
-        return _drawn(self.seed, what, self.batch.n_bytes)
-
-    def sums(self) -> Words:
-        return _words(self.seed, "sums", *self.batch.sums)
+        terms = self.order.terms
+        parts = torch.split(weights, [len(leaves) for leaves in terms])
+        sums = [
+            (part * torch.from_numpy(on[leaves])).sum(dim=0, dtype=torch.int32)
+            for part, leaves in zip(parts, terms, strict=True)
+        ]
+        return torch.stack(sums)
 
 
 class PathParty:
@@ -203,14 +178,15 @@ class PathParty:
         if not self._steps or step != self._steps[0]:
             raise ValueError("a step that is over, or not yet due")
         left, self._steps = self._steps[1:], []  # none after one that fails
-        if step == PathStep.KEYS:
-            return self._begin(arrays)
-        take = {
-            PathStep.MASK: self._mask,
-            PathStep.MULTIPLY: self._multiply,
-            PathStep.SUM: self._sum,
-        }
-        answer = take[PathStep(step)](arrays)
+        match PathStep(step):
+            case PathStep.KEYS:
+                return self._begin(arrays)
+            case PathStep.MASK:
+                answer = self._mask(arrays)
+            case PathStep.MULTIPLY:
+                answer = self._multiply(arrays)
+            case PathStep.SUM:
+                answer = self._sum(arrays)
         self._steps = left
         return answer
 
@@ -232,7 +208,7 @@ class PathParty:
             raise ValueError(f"{n_rows} rows at a time")
         splits = LeafSplits(order, places)
         check_complexity(self._name, splits)
-        self._own = np.packbits(splits.candidates(self._says_left))
+        self._vector = np.packbits(splits.candidates(self._says_left))
         self._steps = [PathStep.MASK]
         if self._place > 0:
             self._steps.append(PathStep.MULTIPLY)
@@ -252,43 +228,48 @@ class PathParty:
         if len(set(keys)) < len(keys):
             raise ValueError("one key of two parties")
         before = (self._place - 1) % self._n_parties
-        self._before = self._pair(keys, before)
-        self._after = self._pair(keys, self._place)
-        mask = self._after.bits("mask" if self._place else "share")
-        own = self._own ^ mask
+        self._before = self._pair_seed(keys, before)
+        self._after = self._pair_seed(keys, self._place)
+        batch = self._batch
+        masked = self._vector ^ batch.bits(
+            self._after, "mask" if self._place else "share"
+        )
         if before == 0:
-            return (_tensor(own[None]),)
+            return (_tensor(masked[None]),)
         seed = secrets.token_bytes(KEY_BYTES)
-        mine, theirs = self._before, _drawn(seed, "mask", self._batch.n_bytes)
-        product = (mine.bits("mask") & theirs) ^ mine.bits("product")
-        both = np.stack([own, product])
-        told = _tensor(both), _tensor(np.frombuffer(seed, dtype=np.uint8))
+        product = batch.bits(self._before, "mask") & batch.bits(seed, "mask")
+        product ^= batch.bits(self._before, "product")
+        both = _tensor(np.stack([masked, product]))
+        dealt = _tensor(np.frombuffer(seed, dtype=np.uint8))
         if self._place:
-            return told
-        on = self._batch.unpacked(mine.bits("share"))
-        weights = _words(seed, "weights", *self._batch.terms)
-        sums = self._batch.add(on, weights) - mine.sums()
-        return *told, _tensor(sums)
+            return both, dealt
+        on = batch.unpacked(batch.bits(self._before, "share"))
+        sums = batch.add(on, SUMS.draw_packed(seed, "weights", *batch.terms))
+        return both, dealt, sums - SUMS.draw_packed(self._before, "sums", *batch.sums)
 
-    def _pair(self, keys: Sequence[bytes], first: int) -> _PairKey:
+    def _pair_seed(self, keys: Sequence[bytes], first: int) -> bytes:
         """Return what party `first` and the next one share, of which this is one."""
         both = keys[first], keys[(first + 1) % self._n_parties]
         other = both[1] if first == self._place else both[0]
-        return _PairKey(self._key.secret(other, first, *both), self._batch)
+        return self._key.secret(other, first, *both)
 
     def _multiply(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
-        expect(arrays, (self._batch.n_bytes,))
-        key, masked = self._after, arrays[0].to(torch.uint8).numpy()
-        product = (key.bits("mask") & masked) ^ key.bits("product")
-        product ^= self._before.bits("share") & self._own
-        return (_tensor(product ^ key.bits("share")),)
+        """Return its share of the product with the own vector, less a mask."""
+        batch = self._batch
+        expect(arrays, (batch.n_bytes,))
+        masked = arrays[0].to(torch.uint8).numpy()
+        product = batch.bits(self._after, "mask") & masked
+        product ^= batch.bits(self._after, "product")
+        product ^= batch.bits(self._before, "share") & self._vector
+        return (_tensor(product ^ batch.bits(self._after, "share")),)
 
     def _sum(self, arrays: QueryArrays) -> tuple[Tensor, ...]:
-        expect(arrays, self._batch.terms)
-        weights = _read_words(arrays[0])
-        on = self._batch.unpacked(self._after.bits("share"))
-        sums = self._batch.add(on, weights)
-        return (_tensor(sums + self._after.sums()),)
+        """Return by output what masked weights come to, plus a mask."""
+        batch = self._batch
+        expect(arrays, batch.terms)
+        on = batch.unpacked(batch.bits(self._after, "share"))
+        sums = batch.add(on, arrays[0].to(torch.int32))
+        return (sums + SUMS.draw_packed(self._after, "sums", *batch.sums),)
 
 
 @dataclass(frozen=True)
@@ -298,7 +279,7 @@ class HiddenPaths:
     trees: TreeSum
     order: LeafOrder
     splits: Mapping[PartyId, LeafSplits]  # of parties that have some, in their order
-    weights: Words  # (terms, 1), of leaves by output, in units
+    weights: Tensor  # (terms, 1), of leaves by output, in units, int32
     unit: float
 
     @classmethod
@@ -311,20 +292,21 @@ class HiddenPaths:
             )
         table = LeafTable.of(net, tuple(sizes.values()))
         both = zip(sizes, table.splits, strict=True)
-        splits = {name: own for name, own in both if own.places.any()}
+        splits = {name: some for name, some in both if some.places.any()}
         if len(splits) < LEAST_PARTIES:
             raise ConfigError(
                 f"Paths are hidden between {LEAST_PARTIES} parties or more that have "
                 f"splits. Got {len(splits)}."
             )
-        for name, own in splits.items():
-            check_complexity(name, own)
+        for name, party_splits in splits.items():
+            check_complexity(name, party_splits)
         order, most = table.order, np.abs(table.values).max(axis=1)
         largest = np.maximum.reduceat(most, order.starts).sum()
         unit = float(2.0 ** (np.ceil(np.log2(max(largest, LEAST_SUM))) - SUM_BITS))
-        whole = np.round(table.values / unit).astype(np.int64).astype(np.uint32)
-        own_terms = [whole[leaves, k] for k, leaves in enumerate(order.terms)]
-        return cls(net, order, splits, np.concatenate(own_terms)[:, None], unit)
+        whole = np.round(table.values / unit).astype(np.int32)
+        weights = [whole[leaves, k] for k, leaves in enumerate(order.terms)]
+        by_leaf = torch.from_numpy(np.concatenate(weights)).unsqueeze(1)
+        return cls(net, order, splits, by_leaf, unit)
 
     @property
     def rows_at_once(self) -> int:
@@ -339,7 +321,12 @@ class HiddenPaths:
             (torch.uint8, (batch.n_bytes,)),
             (torch.int32, batch.sums),
         )
-        trees = {name: self._trees_of(m) for m, name in enumerate(names)}
+        order, trees = self.order, {}
+        for m, (name, splits) in enumerate(self.splits.items()):
+            facts = [m, len(names), order.n_outputs]
+            numbers = np.concatenate([facts, order.sizes, order.outputs])
+            both = numbers, splits.places
+            trees[name] = tuple(torch.from_numpy(values).int() for values in both)
         keys = take(PathStep.KEYS, trees, dict.fromkeys(names, (key,)))
         check_keys({name: key for name, (key,) in keys.items()})
         every = torch.stack([keys[name][0] for name in names])
@@ -355,20 +342,12 @@ class HiddenPaths:
             (answer,) = take(PathStep.MULTIPLY, {name: (sent,)}, {name: [bits]})[name]
             share = (masked.numpy() & share) ^ product.numpy() ^ answer.numpy()
         on, last = batch.unpacked(share), names[-1]
-        is_on = on[np.concatenate(self.order.terms)]
-        turned = np.where(is_on, -self.weights, self.weights)
-        sent = _tensor(turned - _words(seed, "weights", *batch.terms))
+        is_on = torch.from_numpy(on[np.concatenate(order.terms)])
+        turned = torch.where(is_on, -self.weights, self.weights)
+        sent = turned - SUMS.draw_packed(seed, "weights", *batch.terms)
         (answer,) = take(PathStep.SUM, {last: (sent,)}, {last: [sums]})[last]
-        total = _read_words(answer) + _read_words(answers[names[0]][2])
-        total += batch.add(on, np.broadcast_to(self.weights, is_on.shape))
-        z = torch.from_numpy(total.view(np.int32).astype(np.float64).T * self.unit)
+        total = answer + answers[names[0]][2]
+        total += batch.add(on, self.weights.expand(is_on.shape))
+        z = total.double().T * self.unit
         start = self.trees.start
         return self.trees.finished(start + z.to(start.device))
-
-    def _trees_of(self, m: int) -> QueryArrays:
-        """Return what the m-th party is told of the trees."""
-        order, splits = self.order, list(self.splits.values())
-        facts = [m, len(splits), order.n_outputs]
-        numbers = np.concatenate([facts, order.sizes, order.outputs])
-        both = numbers, splits[m].places
-        return tuple(torch.from_numpy(values).int() for values in both)

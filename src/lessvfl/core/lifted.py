@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,20 +20,7 @@ from lessvfl.errors import ConfigError, NetworkError
 Factory = Callable[[int, int], nn.Module]
 
 
-def _make(factory: Factory | nn.Module, n_in: int, n_out: int, name: str) -> nn.Module:
-    """Call the user's factory; whatever it raises becomes one sentence."""
-    if isinstance(factory, nn.Module):
-        return copy.deepcopy(factory)
-    try:
-        return factory(n_in, n_out)
-    except Exception as problem:
-        raise NetworkError(
-            f"The network factory of {name} must take (n_inputs, n_outputs) = "
-            f"({n_in}, {n_out}). Got {type(problem).__name__}: {problem}"
-        ) from None
-
-
-class Lifted:
+class Lifted(Network):
     """A module of the user's; `owner` is whose network it is, for error messages.
 
     Columns that the module could not be cut to are fed as zeros.
@@ -65,9 +52,19 @@ class Lifted:
         device: torch.device,
     ) -> Lifted:
         """Build a module; one that is given instead of a factory starts as it is."""
-        with torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(stream(seed, "init", name).get_state())
-            module = _make(factory, n_columns, n_outputs, name)
+        if isinstance(factory, nn.Module):
+            module = copy.deepcopy(factory)
+        else:
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    torch.set_rng_state(stream(seed, "init", name).get_state())
+                    module = factory(n_columns, n_outputs)
+            except Exception as problem:  # the user's own code may raise anything
+                raise NetworkError(
+                    f"The network factory of {name} must take (n_inputs, n_outputs) = "
+                    f"({n_columns}, {n_outputs}). Got {type(problem).__name__}: "
+                    f"{problem}"
+                ) from None
         if not isinstance(module, nn.Module):
             raise NetworkError(
                 f"The network factory of {name} must return a torch.nn.Module. "
@@ -81,13 +78,6 @@ class Lifted:
                 f"Got {network.n_outputs}."
             )
         return network
-
-    def _spread(self, x: Tensor) -> Tensor:
-        if self._scatter is None:
-            return x
-        columns, n_before = self._scatter
-        n_rows = x.shape[0]  # not len(x): ONNX would have it as a constant
-        return x.new_zeros(n_rows, n_before).index_copy(1, columns, x)
 
     @property
     def n_outputs(self) -> int:
@@ -115,7 +105,11 @@ class Lifted:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (n, columns) to (n, n_outputs)."""
-        h: Tensor = self._module(self._spread(x))
+        if self._scatter is not None:
+            columns, n_before = self._scatter
+            n_rows = x.shape[0]  # not len(x): ONNX would have it as a constant
+            x = x.new_zeros(n_rows, n_before).index_copy(1, columns, x)
+        h: Tensor = self._module(x)
         return h if self._outputs is None else h.index_select(1, self._outputs)
 
     def passes(self, inputs: bool = False) -> Passes:
@@ -185,9 +179,6 @@ class Lifted:
             cut.train(training)
         return here.shape == there.shape and torch.allclose(here, there, atol=1e-5)
 
-    def redrawn(self, seed: int, name: str) -> None:
-        """Return nothing: a module of the user's starts at a scale of its own."""
-
     def astype(self, dtype: torch.dtype) -> Lifted:
         """Return a copy with parameters of that number format."""
         copied = self.narrow()
@@ -199,27 +190,12 @@ class Lifted:
         return Alone(self)
 
     def state(self) -> dict[str, Tensor]:
-        """Return parameters and buffers."""
-        return {name: value.detach() for name, value in self._values().items()}
-
-    def copy_buffers(self, other: Lifted) -> None:
-        """Take over the buffers that have the same shapes."""
-        theirs = dict(other._module.named_buffers())
-        for name, buffer in self._module.named_buffers():
-            if buffer.shape == theirs[name].shape:
-                buffer.copy_(theirs[name])
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over parameters and buffers of the same shapes."""
-        with torch.no_grad():
-            for name, value in self._values().items():
-                value.copy_(state[name])
-
-    def _values(self) -> dict[str, Tensor]:
         """Return parameters and buffers, which a state_dict has only in part."""
-        return dict(self._module.named_parameters()) | dict(
-            self._module.named_buffers()
-        )
+        values = {
+            **dict(self._module.named_parameters()),
+            **dict(self._module.named_buffers()),
+        }
+        return {name: value.detach() for name, value in values.items()}
 
 
 class Alone(nn.Module):
@@ -249,8 +225,11 @@ def widen(cut: Network, whole: Network, slots: Tensor) -> Network:
             else:
                 new.zero_()
                 new[:, slots] = old
-    if isinstance(net, Lifted) and isinstance(cut, Lifted):
-        net.copy_buffers(cut)
+        if isinstance(net, Lifted) and isinstance(cut, Lifted):
+            buffers = dict(cut._module.named_buffers())
+            for name, buffer in net._module.named_buffers():
+                if buffer.shape == buffers[name].shape:
+                    buffer.copy_(buffers[name])
     return net
 
 

@@ -59,23 +59,23 @@ def choose_limit(losses: Tensor) -> Tensor:
     return place.int()
 
 
-def class_losses(said: Tensor, y: Tensor, counted: Tensor, n_classes: int) -> Tensor:
+def class_losses(sums: Tensor, y: Tensor, counted: Tensor, n_classes: int) -> Tensor:
     """Return how far what bins say together is from the class of rows, (n, limits).
 
-    `said` (n, limits x C) are sums of ``binning.log_odds``, `y` (n,) classes, `counted`
+    `sums` (n, limits x C) are of ``binning.log_odds``, `y` (n,) classes, `counted`
     those of the rows that bins were counted of. Features that depend on each other say
     the same more than once, so that the sum counts by the factor, the same for all
     rows, with which it fits best.
     """
     prior = torch.bincount(counted, minlength=n_classes).clamp_min(1).double().log()
-    said = said.double().view(len(y), N_LIMITS, -1)
-    if said.shape[2] == 1:  # of two classes one against the other
-        said = torch.nn.functional.pad(said, (1, 0))
-    said = torch.nn.functional.pad(said, (0, n_classes - said.shape[2]))
+    sums = sums.double().view(len(y), N_LIMITS, -1)
+    if sums.shape[2] == 1:  # of two classes one against the other
+        sums = torch.nn.functional.pad(sums, (1, 0))
+    sums = torch.nn.functional.pad(sums, (0, n_classes - sums.shape[2]))
     factors = 0.5 ** torch.arange(N_FACTORS).double().view(-1, 1, 1)
-    found = []
-    for own in said.unbind(dim=1):
-        z = prior + own * factors  # (factors, n, C)
+    by_limit = []
+    for evidence in sums.unbind(dim=1):
+        z = prior + evidence * factors  # (factors, n, C)
         losses = z.logsumexp(dim=2) - z[:, torch.arange(len(y)), y]
-        found.append(losses[losses.mean(dim=1).argmin()])
-    return torch.stack(found, dim=1)
+        by_limit.append(losses[losses.mean(dim=1).argmin()])
+    return torch.stack(by_limit, dim=1)

@@ -57,16 +57,12 @@ class BatchMoments:
 
     def squares(self, maps: Tensor, rows: slice) -> Tensor:
         """Return the mean over rows of |map x|², one for each map (..., columns)."""
-        self.add(rows)
-        moment = self._known[rows.start, rows.stop]
-        squares: Tensor = Quadratic.apply(maps, moment)  # type: ignore[no-untyped-call]
-        return squares
-
-    def add(self, rows: slice) -> None:
-        """Compute the moments of a batch, unless they are known."""
         if (rows.start, rows.stop) not in self._known:
             X = self._table[..., rows, :]
             self._known[rows.start, rows.stop] = X.mT @ X / X.shape[-2]
+        moment = self._known[rows.start, rows.stop]
+        squares: Tensor = Quadratic.apply(maps, moment)  # type: ignore[no-untyped-call]
+        return squares
 
 
 class Quadratic(torch.autograd.Function):

@@ -86,20 +86,6 @@ def dispersion(z: Tensor, y: Tensor, huber_delta: float | None = None) -> Tensor
     return 2 * squares / inside.clamp_min(1 / error.shape[-1])
 
 
-def risk(
-    z: Tensor,
-    y: Tensor,
-    task: Task,
-    weight: Tensor | None = None,
-    huber_delta: float | None = None,
-) -> Tensor:
-    """Return R_B, (...): the mean over the rows of a batch.
-
-    Row weights have mean 1 over all training rows, so R_B is the same on average.
-    """
-    return row_losses(z, y, task, weight, huber_delta).mean(dim=-1)
-
-
 def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
     """Return H_B, (...): squared differences, mean over the rows.
 
@@ -147,8 +133,8 @@ class Labels:
     def at(self, rows: Rows) -> Labels:
         """Return the labels of some rows."""
         weight, blocks = (
-            None if of_rows is None else take(of_rows, rows)
-            for of_rows in (self.weight, self.blocks)
+            None if values is None else take(values, rows)
+            for values in (self.weight, self.blocks)
         )
         return replace(self, y=take(self.y, rows), weight=weight, blocks=blocks)
 
@@ -159,7 +145,10 @@ class Labels:
         )
 
     def risk(self, z: Tensor) -> Tensor:
-        """Return R on these rows, (...), given fusion outputs (..., b, C)."""
+        """Return R_B, (...): the mean loss of these rows at fusion outputs (..., b, C).
+
+        Row weights have mean 1 over all training rows, so R_B is the same on average.
+        """
         return self.losses(z).mean(dim=-1)
 
     def of_log_likelihood(self, gradient: Tensor, z: Tensor) -> Tensor:

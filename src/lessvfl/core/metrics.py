@@ -1,20 +1,15 @@
-"""How good predictions and selections are.
-
-Written with tensors, so that many runs on a GPU are measured where they lie: whatever
-axes `...` predictions have in front, the results have, too.
-"""
+"""How good predictions and selections are, measured where the tensors lie."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lessvfl.core.plans import parts
 from lessvfl.terms import MEASURES, Task
 
 DECIDED = ("accuracy", "balanced_accuracy")  # of classes that are decided on
@@ -30,27 +25,33 @@ def measure(
     names: Collection[str] | None = None,
     positive: int = 1,
 ) -> dict[str, Tensor]:
-    """Return the measures of a task, (...) each.
+    """Return the measures of a task, each without an axis.
 
     They are R2 of a regression; of classes those of what is decided, and what ranks
     rows (`auc`, `average_precision`), unless `names` are given that leave it out.
-    `z` (..., n, 1) or (..., n, C) is what the fusion network gives, `y` (..., n) the
-    labels; `offsets` (1,) or (C,) are added to it where a class is decided on. Of two
-    classes the average precision is that of the `positive` one.
+    `z` (n, 1) or (n, C) is what the fusion network gives, `y` (n,) the labels;
+    `offsets` (1,) or (C,) are added to it where a class is decided on. Of two classes
+    the average precision is that of the `positive` one.
     """
-    y = y.expand(z.shape[:-1])
     if task == "regression":
-        return {"r2": r2(z.squeeze(-1), y)}
-    measures = _decisions(z, y, offsets)
-    ranked: dict[str, Callable[[], Tensor]] = {
-        "auc": lambda: _area(z, y),
-        "average_precision": lambda: average_precision(
-            z.squeeze(-1) if positive else -z.squeeze(-1), y == positive
-        ),
+        return {"r2": r2(z.squeeze(1), y)}
+    n_classes, classes = max(2, z.shape[1]), y.long()
+    decided = z if offsets is None else z + offsets
+    right = is_right(decided.unsqueeze(1), classes).squeeze(1)
+    hits = torch.bincount(classes[right], minlength=n_classes).unsqueeze(1)
+    sizes = torch.bincount(classes, minlength=n_classes)
+    measures = {
+        "accuracy": accuracy(hits, sizes).squeeze(0),
+        "balanced_accuracy": balanced_accuracy(hits, sizes).squeeze(0),
     }
-    for name in MEASURES[task]:
-        if name in ranked and (names is None or name in names):
-            measures[name] = ranked[name]()
+    ranked = set(MEASURES[task]).intersection(
+        MEASURES[task] if names is None else names
+    )
+    if "auc" in ranked:
+        measures["auc"] = _area(z, y)
+    if "average_precision" in ranked:
+        scores = z.squeeze(1) if positive else -z.squeeze(1)
+        measures["average_precision"] = average_precision(scores, y == positive)
     return measures
 
 
@@ -81,23 +82,6 @@ def constant(
         row = chosen if task == "multiclass" else chosen[1:] - 0.5
         z = row.expand(len(y), -1)
     return measure(z, y, task, positive=positive)
-
-
-def _decisions(z: Tensor, y: Tensor, offsets: Tensor | None) -> dict[str, Tensor]:
-    """Return the measures of the classes that are decided on."""
-    n_classes = max(2, z.shape[-1])
-    hits, sizes = [], []
-    for part in parts(z.shape[-2]):  # whole numbers: parts add up to the bit
-        classes = y[..., part].long()
-        decided = z[..., part, :] if offsets is None else z[..., part, :] + offsets
-        right = is_right(decided.unsqueeze(-2), classes)
-        hits.append(class_hits(right, classes, n_classes).double())
-        sizes.append(class_sizes(classes, n_classes))
-    all_hits, all_sizes = torch.stack(hits).sum(dim=0), torch.stack(sizes).sum(dim=0)
-    return {
-        "accuracy": accuracy(all_hits, all_sizes).squeeze(-1),
-        "balanced_accuracy": balanced_accuracy(all_hits, all_sizes).squeeze(-1),
-    }
 
 
 def decision_offsets(threshold: Sequence[float] | None, n_outputs: int) -> list[float]:
@@ -154,21 +138,18 @@ def balanced_accuracy(hits: Tensor, sizes: Tensor) -> Tensor:
 
 
 def auc(scores: Tensor, y: Tensor) -> Tensor:
-    """Return the area under the ROC curve, (...); NaN where one class has no row.
+    """Return the area under the ROC curve; NaN where one class has no row.
 
-    The share of (positive, negative) pairs in the right order, ties counting half.
+    The share of (positive, negative) pairs in the right order, ties counting half, by
+    scores (n,) and labels (n,) that are 0 or 1.
     """
-    scores = scores.contiguous()
-    ordered = _sorted(scores)
-    n_positive = y.sum(dim=-1, dtype=torch.double)
-    wins = -n_positive * (n_positive + 1) / 2
-    for part in parts(y.shape[-1]):
-        some = scores[..., part].contiguous()
-        below = torch.searchsorted(ordered, some)
-        not_above = torch.searchsorted(ordered, some, right=True)
-        rank = (below + not_above + 1).double() / 2  # from 1, ties share their mean
-        wins = wins + (rank * y[..., part]).sum(dim=-1)
-    return wins / (n_positive * (y.shape[-1] - n_positive))
+    ordered, hits = _sorted(scores), _sorted(scores[y.bool()])
+    below = torch.searchsorted(ordered, hits)
+    not_above = torch.searchsorted(ordered, hits, right=True)
+    ranks = (below + not_above + 1).double() / 2  # from 1, ties share their mean
+    n_hits = len(hits)
+    wins = ranks.sum() - n_hits * (n_hits + 1) / 2
+    return wins / (n_hits * (len(scores) - n_hits))
 
 
 def _area(z: Tensor, y: Tensor) -> Tensor:
@@ -177,23 +158,18 @@ def _area(z: Tensor, y: Tensor) -> Tensor:
     That is the area of its probability against all others; classes that no row
     or every row has are left out.
     """
-    if z.shape[-1] == 1:
-        return auc(z.squeeze(-1), y)
-    by_class = z.double().softmax(dim=-1).unbind(dim=-1)
-    each = [auc(share, (y == k).double()) for k, share in enumerate(by_class)]
-    return torch.stack(each).nanmean(dim=0)
+    if z.shape[1] == 1:
+        return auc(z.squeeze(1), y)
+    by_class = z.double().softmax(dim=1).unbind(dim=1)
+    return torch.stack([auc(p, y == k) for k, p in enumerate(by_class)]).nanmean()
 
 
 def average_precision(scores: Tensor, y: Tensor) -> Tensor:
-    """Return the mean over the positives of the precision at their score, (...).
+    """Return the mean over the positives of the precision at their score.
 
     Precision is the share of positives among the rows that score as much or more; NaN
     where all rows are of one class.
     """
-    if scores.dim() > 1:
-        return torch.stack(
-            [average_precision(*run) for run in zip(scores, y, strict=True)]
-        )
     is_hit = y.bool()
     of_all, hits = _sorted(scores), _sorted(scores[is_hit])
     n_all = len(of_all) - torch.searchsorted(of_all, hits)
@@ -205,23 +181,22 @@ def average_precision(scores: Tensor, y: Tensor) -> Tensor:
 def _sorted(scores: Tensor) -> Tensor:
     """Return scores in order; torch would remember eight bytes of places for each."""
     if scores.device.type != "cpu":
-        return scores.sort(dim=-1).values
-    return torch.from_numpy(np.sort(scores.numpy(force=True), axis=-1))
+        return scores.sort().values
+    return torch.from_numpy(np.sort(scores.numpy(force=True)))
 
 
 def r2(predicted: Tensor, y: Tensor) -> Tensor:
-    """Return the coefficient of determination, (...); NaN where all `y` are equal."""
+    """Return the coefficient of determination (n,); NaN where all `y` are equal."""
     predicted, y = predicted.double(), y.double()
-    largest = torch.maximum(predicted.abs().amax(dim=-1), y.abs().amax(dim=-1))
+    largest = torch.maximum(predicted.abs().amax(), y.abs().amax())
     mantissa, _ = torch.frexp(largest.clamp_min(SMALLEST))
     # A power of two, which changes no digit: squares of 1e200 are none.
-    power = (largest.clamp_min(SMALLEST) / (2 * mantissa)).unsqueeze(-1)
+    power = largest.clamp_min(SMALLEST) / (2 * mantissa)
     predicted, y = predicted / power, y / power
-    residual = (y - predicted).square().sum(dim=-1)
-    total = (y - y.mean(dim=-1, keepdim=True)).square().sum(dim=-1)
-    flat = (y == y[..., :1]).all(dim=-1)
+    residual = (y - predicted).square().sum()
+    total = (y - y.mean()).square().sum()
     score = (1 - residual / total).clamp_min(WORST)
-    return torch.where(flat, torch.nan, score)
+    return torch.where((y == y[0]).all(), torch.nan, score)
 
 
 def defined(value: float) -> float | None:

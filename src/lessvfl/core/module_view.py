@@ -20,7 +20,7 @@ LayerCall = tuple[nn.Module, Tensor, Any]  # a layer, its input and its output
 
 @dataclass(frozen=True)
 class ModuleView:
-    """What a module does with its input, found by calling it."""
+    """What a module does with its input, as it shows when it is called."""
 
     first: str  # name of the first layer
     column_slots: Tensor

@@ -21,11 +21,9 @@ from torch import Tensor
 
 from lessvfl import settings
 from lessvfl.core import linear
+from lessvfl.core.chain_rule import ChainRule, FirstLayerGuard
 from lessvfl.core.passes import (
     ACTIVATIONS,
-    ChainRule,
-    Collapsed,
-    FirstLayerGuard,
     Graph,
     Passes,
     linear_layer,
@@ -98,8 +96,8 @@ class NetConfig(settings.Section):
         """
         if self.components_per_column is None:
             return self.embedding_size
-        own = math.floor(self.components_per_column * n_inputs)
-        return min(self.embedding_size, max(1, own))
+        most = math.floor(self.components_per_column * n_inputs)
+        return min(self.embedding_size, max(1, most))
 
     def fusion_widths(self, n_inputs: int, n_outputs: int) -> tuple[int, ...]:
         """Return the widths of the default fusion network, input to output."""
@@ -107,19 +105,21 @@ class NetConfig(settings.Section):
 
 
 class Network(Protocol):
-    """What the algorithm asks of a network."""
+    """What the algorithm asks of a network, and what most of them answer alike."""
 
     @property
     def n_outputs(self) -> int:
         """Return the width of the output."""
 
     @property
-    def column_slots(self) -> Tensor:
-        """Return the slot of every column, (columns,)."""
-
-    @property
     def input_weights(self) -> Tensor:
         """Return π(θ), the parameter (out, slots, ...)."""
+
+    @property
+    def column_slots(self) -> Tensor:
+        """Return the slot of every column, (columns,): by default itself."""
+        weights = self.input_weights
+        return torch.arange(weights.shape[1], device=weights.device)
 
     def parameters(self) -> list[Tensor]:
         """Return every parameter."""
@@ -134,7 +134,8 @@ class Network(Protocol):
         """
 
     def train(self, mode: bool) -> None:
-        """Switch layers such as dropout between training and use."""
+        """Switch layers such as dropout between training and use: by default none."""
+        return
 
     def narrow(
         self, slots: Tensor | None = None, outputs: Tensor | None = None
@@ -144,8 +145,9 @@ class Network(Protocol):
     def redrawn(self, seed: int, name: str) -> Network | None:
         """Return a copy whose input weights are drawn anew, at their full scale.
 
-        None: it starts at full scale, and nothing would be gained.
+        None: it starts at full scale, or has a scale of its own.
         """
+        return None
 
     def astype(self, dtype: torch.dtype) -> Network:
         """Return a copy with parameters of that number format."""
@@ -155,18 +157,21 @@ class Network(Protocol):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over parameters as :meth:`state` gives them."""
+        with torch.no_grad():
+            for name, tensor in self.state().items():
+                tensor.copy_(state[name])
 
 
 def _leaf(values: Tensor) -> Tensor:
     return values.detach().clone().contiguous().requires_grad_()
 
 
-class MLP:
+class MLP(Network):
     """The default network: Linear layers with one activation between them.
 
     Weights are (out, in), biases (out,). With `pieces` the first layer sees shares
     beside every column (``select/pieces.py``), and its weights are (out, in, 1 + k).
-    Weights of many networks may be stacked, (..., out, in), for calls and passes.
+    Weights of many networks may be stacked, (..., out, in), for calls.
     """
 
     def __init__(
@@ -212,11 +217,6 @@ class MLP:
         return self.biases[-1].shape[-1]
 
     @property
-    def column_slots(self) -> Tensor:
-        """Return the slot of every column: itself."""
-        return torch.arange(self.weights[0].shape[1], device=self.weights[0].device)
-
-    @property
     def input_weights(self) -> Tensor:
         """Return the first layer's weights, (out, in)."""
         return self.weights[0]
@@ -228,9 +228,6 @@ class MLP:
             for pair in zip(self.weights, self.biases, strict=True)
             for tensor in pair
         ]
-
-    def train(self, mode: bool) -> None:
-        """Do nothing: no layer here changes between training and use."""
 
     @property
     def is_linear(self) -> bool:
@@ -262,10 +259,8 @@ class MLP:
         return x
 
     def passes(self, inputs: bool = False) -> Passes:
-        """Return this network forward and back, rows without autograd."""
-        if self.is_linear:
-            return Collapsed(self.collapse, self.parameters(), inputs)
-        if self.pieces is not None and inputs:
+        """Return this network forward and back; linear layers are one for autograd."""
+        if self.is_linear or (self.pieces is not None and inputs):
             return Graph(self, self.parameters(), inputs)
         return ChainRule(
             self.parameters(), self.activation, inputs, self._guard, self.pieces
@@ -329,12 +324,6 @@ class MLP:
         if self.pieces is not None:
             named["pieces"] = self.pieces
         return named
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over parameters of the same shapes."""
-        with torch.no_grad():
-            for name, tensor in self.state().items():
-                tensor.copy_(state[name])
 
 
 def _glorot(n_out: int, n_in: int, seed: int, *name: str | int) -> Tensor:

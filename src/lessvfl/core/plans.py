@@ -84,25 +84,22 @@ def hold_out(
     """
     if blocks is None:
         return order[:n_rows], order[n_rows:]
-    is_held = _held_blocks(blocks.to(order.device), order, n_rows)[order]
-    return order[is_held], order[~is_held]
-
-
-def _held_blocks(blocks: Tensor, order: Tensor, n_rows: int) -> Tensor:
-    """Tell which rows (n,) are held out."""
-    _, block, sizes = torch.unique(blocks, return_inverse=True, return_counts=True)
-    places = torch.empty_like(order)
-    places[order] = torch.arange(len(order), device=order.device)
+    _, block, sizes = torch.unique(
+        blocks.to(order.device), return_inverse=True, return_counts=True
+    )
     if len(sizes) == 1:  # nothing to keep apart
-        return places < n_rows
-    rows = torch.arange(len(blocks), device=order.device)
-    first = torch.full_like(sizes, len(blocks)).scatter_reduce(0, block, rows, "amin")
+        return order[:n_rows], order[n_rows:]
+    rows = torch.arange(len(order), device=order.device)
+    places = torch.empty_like(order)
+    places[order] = rows
+    first = torch.full_like(sizes, len(order)).scatter_reduce(0, block, rows, "amin")
     turns = places[first].argsort()  # of blocks: as one row of each comes in the order
     fits = sizes[turns] <= n_rows
     chosen = turns[fits & ((sizes[turns] * fits).cumsum(0) <= n_rows)]
     if not len(chosen):
         chosen = sizes.argmin().view(1)
-    return torch.isin(block, chosen)
+    is_held = torch.isin(block, chosen)[order]
+    return order[is_held], order[~is_held]
 
 
 def take(table: Tensor, rows: Rows) -> Tensor:
@@ -138,25 +135,17 @@ class Batches:
     @property
     def n_used(self) -> int:
         """Return the number of rows of one epoch."""
-        if self._sides is not None:
-            return len(self._sides[1])
-        return self.n_samples - self.n_held_out
+        if self.blocks is None or not self.n_held_out:
+            return self.n_samples - self.n_held_out
+        return self.n_samples - len(self.held_out)
 
     @functools.cached_property
     def held_out(self) -> Tensor:
         """Return the rows that no step uses."""
-        if self._sides is not None:
-            return self._sides[0]
-        return sample_rows(self.n_samples, self.n_held_out, self.seed)
-
-    @functools.cached_property
-    def _sides(self) -> tuple[Tensor, Tensor] | None:
-        """Return the rows held out and those used, in order, where there are blocks."""
         if self.blocks is None or not self.n_held_out:
-            return None
+            return sample_rows(self.n_samples, self.n_held_out, self.seed)
         order = shuffled(self.n_samples, self.seed, "sample")
-        held, used = hold_out(order, self.n_held_out, self.blocks.cpu())
-        return held, used.sort().values
+        return hold_out(order, self.n_held_out, self.blocks.cpu())[0]
 
     @property
     def n_per_epoch(self) -> int:
@@ -176,7 +165,7 @@ class Batches:
         if self.row_order == "file" and not self.n_held_out:
             return list(cuts)
         if self.row_order == "blocks":
-            return self._from_blocks(index, device)
+            return (self._used(some).to(device) for some in self._places(index))
         order = self.order(index, device)
         return [order[cut] for cut in cuts]
 
@@ -192,19 +181,12 @@ class Batches:
         """Return the rows at places among those used."""
         if not self.n_held_out:
             return places
-        if self._sides is not None:
-            return self._sides[1][places]
         return places + torch.searchsorted(self._gaps, places, right=True)
 
     @functools.cached_property
     def _gaps(self) -> Tensor:
         """Return at which places rows are left out: before each, how many are used."""
-        return self.held_out.sort().values - torch.arange(self.n_held_out)
-
-    def _from_blocks(self, epoch: int, device: torch.device) -> Iterator[Rows]:
-        """Yield the batches of an epoch, with the rows of few blocks at hand."""
-        for places in self._places(epoch):
-            yield self._used(places).to(device)
+        return self.held_out.sort().values - torch.arange(len(self.held_out))
 
     def _places(self, epoch: int) -> Iterator[Tensor]:
         """Yield batches of places: chunks of neighbours in random order, each shuffled.
@@ -292,17 +274,13 @@ class TrainPlan:
         return most_looks(n_steps)
 
     def set_rate(
-        self,
-        optimizer: Optimizer,
-        step: int,
-        n_steps: int,
-        told: float = 1.0,
+        self, optimizer: Optimizer, step: int, n_steps: int, watched: float = 1.0
     ) -> None:
         """Give an optimiser the learning rate of a step, counted from 0.
 
-        `told` is the share of the first rate that the server says, where it watches.
+        `watched` is the share of the first rate that the server says, where it watches.
         """
-        share = told if self.schedule == "watched" else 1.0
+        share = watched if self.schedule == "watched" else 1.0
         if self.schedule == "cosine":
             share = 0.5 * (1 + math.cos(math.pi * step / n_steps))
         for group in optimizer.param_groups:
@@ -426,12 +404,12 @@ def are_alike(plan: PartyPlan, other: PartyPlan) -> bool:
 
     Two kinds of processors may derive them from the same settings.
     """
-    return type(plan) is type(other) and _are_close(astuple(plan), astuple(other))
 
+    def are_close(value: object, other: object) -> bool:
+        if isinstance(value, tuple) and isinstance(other, tuple):
+            return len(value) == len(other) and all(map(are_close, value, other))
+        if isinstance(value, float) and isinstance(other, float):
+            return math.isclose(value, other, rel_tol=ROUNDING)
+        return value == other
 
-def _are_close(value: object, other: object) -> bool:
-    if isinstance(value, tuple) and isinstance(other, tuple):
-        return len(value) == len(other) and all(map(_are_close, value, other))
-    if isinstance(value, float) and isinstance(other, float):
-        return math.isclose(value, other, rel_tol=ROUNDING)
-    return value == other
+    return type(plan) is type(other) and are_close(astuple(plan), astuple(other))

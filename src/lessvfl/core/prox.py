@@ -1,4 +1,4 @@
-"""Penalties: the group lasso of the paper, its value, proximal step and optimality.
+"""Penalties: the group lasso of the paper, its value and proximal step.
 
 Input weights are ``w  # (out, in, ...)``, as in a Linear (out, in) or a Conv
 (out, in, kernel...) layer. A group is everything that leaves one input, or several
@@ -80,34 +80,13 @@ class GroupLasso:
         step_size : float or Tensor (...)
             The step size of that same gradient step.
         """
+        threshold = (self.lam * step_size).unsqueeze(-1)  # (..., n_groups) or (..., 1)
+        if self.weights is not None:
+            threshold = threshold * self.weights
         norms = self.norms(w)
         tiny = torch.finfo(w.dtype).tiny
-        scale = torch.relu(1 - self._thresholds(step_size) / norms.clamp_min(tiny))
-        return w.mul_(self._per_input(scale, w))
-
-    def residual(self, w: Tensor, gradient: Tensor) -> Tensor:
-        """Return how far every group is from optimal, (..., n_groups); 0: it is.
-
-        `gradient` is that of the smooth part at `w`. The condition: the gradient of a
-        group plus lam weights_j w^j / ||w^j|| is zero where the group is not, and the
-        gradient's norm is at most lam weights_j where it is.
-        """
-        norms, bound = self.norms(w), self._thresholds(1.0)
-        slope = torch.where(norms > 0, bound / norms, 0.0)
-        along = w * self._per_input(slope, w)
-        kept = self.norms(gradient + along)
-        return torch.where(norms > 0, kept, torch.relu(self.norms(gradient) - bound))
-
-    def _thresholds(self, step_size: float | Tensor) -> Tensor:
-        """Return step_size * lam * weights, (..., n_groups) or (..., 1)."""
-        threshold = (self.lam * step_size).unsqueeze(-1)
-        return threshold if self.weights is None else threshold * self.weights
-
-    def _per_input(self, values: Tensor, w: Tensor) -> Tensor:
-        """View values of groups (..., n_groups) so that they multiply `w`."""
+        scale = torch.relu(1 - threshold / norms.clamp_min(tiny))
         if self.membership is not None:
-            values = values @ self.membership.T
-        n_behind = w.dim() - self.lam.dim() - 2
-        return values.unsqueeze(-2).view(
-            *values.shape[:-1], 1, values.shape[-1], *[1] * n_behind
-        )
+            scale = scale @ self.membership.T  # of inputs
+        kernel = [1] * (w.dim() - self.lam.dim() - 2)
+        return w.mul_(scale.view(*scale.shape[:-1], 1, scale.shape[-1], *kernel))

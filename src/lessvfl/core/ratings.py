@@ -1,6 +1,6 @@
 """How a party rates its features in a protocol, for its own eyes: plain values.
 
-Bins are told in encoded columns here, and in the units of the party's own table where
+Bins are in terms of encoded columns here, and in the units of the party's table where
 its encoding is known (``run/ratings.py``).
 """
 
@@ -24,7 +24,7 @@ class BinMeasure(NamedTuple):
 
     name: str
     parts: Callable[[Tensor, Tensor, int], Tensor]  # counts, owner of bins, n features
-    has_woe: bool = False  # whether bins are told with their weight of evidence
+    has_woe: bool = False  # whether bins have their weight of evidence beside them
 
     def scores(self, counts: Tensor, bins: Bins) -> Tensor:
         """Return the rate of every feature, (G,), by rows of every class in bins."""
@@ -34,8 +34,8 @@ class BinMeasure(NamedTuple):
 
 def rating(measure: str, scores: Tensor, features: FeatureMap) -> Rating:
     """Return the rates of all features, given those of groups (n_groups,)."""
-    own = scores.double()[features.feature_groups].tolist()
-    return {"measure": measure, "scores": own}
+    each = scores.double()[features.feature_groups]
+    return {"measure": measure, "scores": each.tolist()}
 
 
 def rating_by_bins(
@@ -60,15 +60,15 @@ def rating_by_bins(
         strict=True,
     )
     tables = []
-    for group, (rows, own_woe, parts, ranges) in enumerate(split):
+    for group, (rows, bin_woe, parts, ranges) in enumerate(split):
         columns = (features.column_groups == group).nonzero().flatten().tolist()
         table = {
             "columns": columns,
-            "ranges": [_ranges(columns, own) for own in ranges.double().tolist()],
+            "ranges": [_ranges(columns, ends) for ends in ranges.double().tolist()],
             "counts": rows.tolist(),
             "parts": parts.tolist(),
         }
-        tables.append(table | ({"woe": own_woe.tolist()} if measure.has_woe else {}))
+        tables.append(table | ({"woe": bin_woe.tolist()} if measure.has_woe else {}))
     return {
         **rating(measure.name, measure.scores(counts, bins), features),
         "false_share": false_share,

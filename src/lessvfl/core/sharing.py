@@ -80,13 +80,13 @@ class Ring:
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Return left' right (T, C) of tables (N, T) and (N, C)."""
         step = max(1, COLUMNS // max(1, len(left)))
-        parts = [self._times(part, right) for part in torch.split(left, step, dim=1)]
-        return torch.cat(parts) if parts else left.new_zeros(0, right.shape[1])
-
-    def _times(self, left: Tensor, right: Tensor) -> Tensor:
-        if len(left) << 2 * self.bits < EXACT:
-            return self.reduce((left.double().T @ right.double()).long())
-        return self.reduce(left.T @ right)  # beyond 2^63 it wraps, which is the same
+        products = [left.new_zeros(0, right.shape[1])]
+        for part in torch.split(left, step, dim=1):
+            if len(left) << 2 * self.bits < EXACT:
+                products.append((part.double().T @ right.double()).long())
+            else:  # beyond 2^63 it wraps, which is the same
+                products.append(part.T @ right)
+        return self.reduce(torch.cat(products))
 
 
 SUMS = Ring(32)  # of real numbers
@@ -101,13 +101,13 @@ class KeyPair:
     def __init__(self) -> None:
         from cryptography.hazmat.primitives.asymmetric import x25519
 
-        self._own = x25519.X25519PrivateKey.generate()
+        self._private = x25519.X25519PrivateKey.generate()
         self._read = x25519.X25519PublicKey.from_public_bytes
 
     @property
     def public(self) -> bytes:
-        """Return what may be told."""
-        return self._own.public_key().public_bytes_raw()
+        """Return the key that others may know, 32 bytes."""
+        return self._private.public_key().public_bytes_raw()
 
     def secret(self, other: bytes, *context: bytes | int) -> bytes:
         """Return the secret of both sides, for one purpose.
@@ -115,19 +115,19 @@ class KeyPair:
         What two sides use it for must differ in the context: by one secret they would
         draw the same masks.
         """
-        shared = self._own.exchange(self._read(other))
+        shared = self._private.exchange(self._read(other))
         return hashlib.sha256(shared + repr(context).encode()).digest()
 
 
 def check_keys(keys: Mapping[PartyId, Tensor]) -> None:
-    """Refuse what parties told as their keys, (bytes,), if no secret comes of it.
+    """Refuse parties' public keys, (bytes,), if no secret comes of one.
 
     Whoever is handed such a key refuses it, and would be blamed for it.
     """
-    own = KeyPair()
+    pair = KeyPair()
     for party, key in keys.items():
         try:
-            own.secret(to_bytes(key))
+            pair.secret(to_bytes(key))
         except ValueError:
             raise ProtocolError(
                 f"Party '{party}' must tell a key by which two sides have a secret. "
@@ -143,8 +143,8 @@ def deal(ring: Ring, seed_left: bytes, seed_right: bytes, *sizes: int) -> Tensor
     n_rows, n_left, n_right = sizes
     a = ring.draw(seed_left, "mask", n_rows, n_left)
     b = ring.draw(seed_right, "mask", n_rows, n_right)
-    own = ring.draw(seed_left, "share", n_left, n_right)
-    return ring.reduce(ring.product(a, b) - own)
+    share = ring.draw(seed_left, "share", n_left, n_right)
+    return ring.reduce(ring.product(a, b) - share)
 
 
 def masked(ring: Ring, seed: bytes, table: Tensor) -> Tensor:
@@ -156,8 +156,8 @@ def share_of_left(ring: Ring, seed: bytes, masked_right: Tensor, n_left: int) ->
     """Return the share of the side that holds B: its own, and a'(Y - b)."""
     n_rows, n_right = masked_right.shape
     a = ring.draw(seed, "mask", n_rows, n_left)
-    own = ring.draw(seed, "share", n_left, n_right)
-    return ring.reduce(own + ring.product(a, masked_right))
+    share = ring.draw(seed, "share", n_left, n_right)
+    return ring.reduce(share + ring.product(a, masked_right))
 
 
 def share_of_right(

@@ -1,8 +1,8 @@
 """Solving: the loop over epochs, its steps, and when to stop.
 
 A *step* takes the rows of a mini-batch, changes parameters in place and returns the
-loss. How the steps of an epoch are run is a schedule: :func:`in_order`
-here, a captured CUDA graph in the benchmark of the paper.
+loss. How the steps of an epoch are run is a schedule: :func:`in_order` here, a captured
+CUDA graph in the benchmark of the paper.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Watch:
 
 
 class Plateau:
-    """Tells when an objective improves no more; of a stack (...) each by itself.
+    """Tells when an objective, a tensor without axes, improves no more.
 
     A plateau is reached when `patience` values in a row improved the best one by less
     than the share `tolerance`; it is never left again.
@@ -180,17 +180,18 @@ class Plateau:
         self.best = best
         self.patience = patience
         self.tolerance = tolerance
-        self._waited = torch.zeros_like(best)
+        self._waited = 0
 
     @property
-    def reached(self) -> Tensor:
-        """Return whether it is reached, (...)."""
+    def reached(self) -> bool:
+        """Return whether it is reached."""
         return self._waited >= self.patience
 
-    def improves(self, now: Tensor) -> Tensor:
-        """Return whether the next value is better, (...), at a plateau never."""
-        improved = (now < self.best * (1 - self.tolerance)) & ~self.reached
-        self._waited = torch.where(improved, 0, self._waited + 1)
+    def improves(self, now: Tensor) -> bool:
+        """Return whether the next value is better, at a plateau never."""
+        is_better = bool(now < self.best * (1 - self.tolerance))
+        improved = is_better and not self.reached
+        self._waited = 0 if improved else self._waited + 1
         self.best = torch.minimum(self.best, now)
         return improved
 
@@ -232,9 +233,9 @@ def fit_held_out(
         for rows in torch.split(rest[order], n_rows):
             gap = passes.forward(take(X, rows)) - take(Z, rows)
             optimizer_step(optimizer, params, passes.back(gap * (2 / gap.numel())))
-        if bool(plateau.improves(score().mean())):
+        if plateau.improves(score().mean()):
             best = [param.detach().clone() for param in params]
-        if bool(plateau.reached):
+        if plateau.reached:
             break
     with torch.no_grad():
         for param, value in zip(params, best, strict=True):

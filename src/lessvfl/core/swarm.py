@@ -48,7 +48,7 @@ class Swarm:
         """Return the best place of all, (D,); of equal ones that of the first."""
         return self.best_places[self.best_losses.argmin()]
 
-    def told(self, losses: Tensor) -> Swarm:
+    def with_losses(self, losses: Tensor) -> Swarm:
         """Return the swarm that knows the losses (P,) of where its particles are."""
         is_better = losses < self.best_losses
         places = torch.where(is_better[:, None], self.places, self.best_places)

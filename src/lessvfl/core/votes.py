@@ -129,20 +129,19 @@ class VotingParty:
 
     def _vote(self, keys: Sequence[bytes], hidden: bytes) -> tuple[Tensor, ...]:
         """Return votes and tags under masks that cancel over these keys."""
-        own = self._key.public
-        if own not in keys or len(set(keys)) < max(2, len(keys)):
+        key = self._key.public
+        if key not in keys or len(set(keys)) < max(2, len(keys)):
             raise ValueError("keys that are not of several parties, each another")
-        place = keys.index(own)
+        place = keys.index(key)
         after, before = keys[(place + 1) % len(keys)], keys[place - 1]
-        more = self._key.secret(after, b"votes", own, after)
-        less = self._key.secret(before, b"votes", before, own)
-        seed = _xor(hidden, self._key.secret(keys[0], b"seed", keys[0], own))
+        more = self._key.secret(after, b"votes", key, after)
+        less = self._key.secret(before, b"votes", before, key)
+        seed = _xor(hidden, self._key.secret(keys[0], b"seed", keys[0], key))
         if self._seed and seed != self._seed:
             raise ValueError("another seed than it drew")
         self._seed = seed
-        tags = (
-            _tags(seed, self._votes) + _factors(more, N_TAGS) - _factors(less, N_TAGS)
-        )
+        tags = _tags(seed, self._votes)
+        tags += _factors(more, N_TAGS) - _factors(less, N_TAGS)
         masked_tags = torch.from_numpy(tags % FIELD).int()
         return sharing.hidden(self._votes, more, less), masked_tags
 

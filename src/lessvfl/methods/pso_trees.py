@@ -130,7 +130,7 @@ def search(
             _, seen = grow(Phase.TRY, config.grown_by(place, Phase.TRY, seed))
             losses.append(seen[-1])
         holders.tell(losses)
-        swarm = swarm.told(torch.tensor(losses, dtype=torch.float64))
+        swarm = swarm.with_losses(torch.tensor(losses, dtype=torch.float64))
     return config.grown_by(swarm.best, Phase.TRAIN, seed)
 
 
@@ -178,7 +178,7 @@ class SwarmParty(GrowingParty):
         expect(arrays, (self.config.particles,))
         if self._tried < self.config.particles:
             raise ValueError("losses of particles that were not tried")
-        self._swarm = self._swarm.told(arrays[0].double())
+        self._swarm = self._swarm.with_losses(arrays[0].double())
         self._round, self._tried = self._round + 1, 0
         self._swarm = self._swarm.moved(self._chance(self._round))
         return ()

@@ -103,8 +103,8 @@ class SharedAnswers:
         self._seed = self._key.secret(dealer, own, dealer)
         self._client_seed = self._key.secret(client, client, own)
         self._values_seed = secrets.token_bytes(SEED_BYTES)
-        self._table = shared.draw_table(ring, self._client_seed, n_rows, n_bins)
-        mask = shared.draw_table(ring, self._seed, n_rows, width)
+        self._table = ring.draw_packed(self._client_seed, "bins", n_rows, n_bins)
+        mask = ring.draw_packed(self._seed, "bins", n_rows, width)
         table = shared.masked_table(mask, self.holder.codes, layout)
         return sharing.from_bytes(self._values_seed), table
 
@@ -126,7 +126,9 @@ class SharedAnswers:
         ring = self._ring
         if values.dtype != ring.dtype:
             raise ValueError(f"gradients of {values.dtype} instead of {ring.dtype}")
-        self._mask = shared.draw_values(ring, self._values_seed, step, *values.shape)
+        self._mask = ring.draw_packed(
+            self._values_seed, f"gradients {step}", *values.shape
+        )
         (bins,) = flags
         self._client_bins = torch.from_numpy(np.flatnonzero(bins))
         self._bins = shared.free_bins(self.holder.bins.layout.only(used))
@@ -136,9 +138,9 @@ class SharedAnswers:
         """Return its sums less a mask, its rows, and what it deals plus another."""
         ring, found = self._ring, self.holder.histograms(nodes)[:, :, self._bins]
         own = shared.put_together(found[:-2], ring)
-        less = shared.draw_sums(ring, self._seed, step, *own.shape)
+        less = ring.draw_packed(self._seed, f"sums {step}", *own.shape)
         dealt = shared.times(self._dealt, self._mask, nodes)
         dealt = dealt.index_select(2, self._client_bins)
-        more = shared.draw_sums(ring, self._client_seed, step, *dealt.shape)
+        more = ring.draw_packed(self._client_seed, f"sums {step}", *dealt.shape)
         rows = torch.from_numpy(found[-1]).int()
         return own - less, rows, dealt + more

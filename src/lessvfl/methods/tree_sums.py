@@ -13,7 +13,7 @@ from lessvfl.core import sharing
 from lessvfl.core.sharing import KEY_BYTES, SEED_BYTES, Ring
 from lessvfl.core.trees import shared
 from lessvfl.core.trees.holders import BinLayout, NodeRows, Truths
-from lessvfl.core.trees.sums import FixedPoint, PackedSums, Sums, pack
+from lessvfl.core.trees.sums import FixedPoint, Sums, pack, unpack
 from lessvfl.errors import ProtocolError
 from lessvfl.methods.counting import check_dealers
 from lessvfl.terms import PartyId
@@ -153,10 +153,11 @@ class SharedSums:
         whole = torch.from_numpy(both.astype(np.int64)).to(ring.dtype)
         self._values, self._n_values = values, whole.shape[1]
         self._masks = [
-            shared.draw_values(ring, seed, step, *whole.shape) for seed in self._seeds
+            ring.draw_packed(seed, f"gradients {step}", *whole.shape)
+            for seed in self._seeds
         ]
         self._used = [layout.only(used) for layout, used in columns]
-        self._bins = [shared.free_bins_of(layout, used) for layout, used in columns]
+        self._bins = [np.repeat(used, layout.sizes - 1) for layout, used in columns]
         return [
             ([bins], whole - mask)
             for bins, mask in zip(_clients(self._bins), self._masks, strict=True)
@@ -244,10 +245,11 @@ def read_values(sent: Tensor) -> FixedPoint:
 
 def packed(sums: Sums, bits: int, layout: BinLayout) -> tuple[Tensor, Tensor]:
     """Return sums in 8 or 16 bits, from 0 on, and the powers of two of their units."""
-    own, dtype = pack(sums, bits, layout.sizes), np.dtype(f"uint{bits}")
-    levels = own.levels.astype(np.int64) + (1 << (bits - 1))
-    powers = np.log2(own.units).astype(np.uint8)
-    return torch.from_numpy(levels.astype(dtype)), torch.from_numpy(powers)
+    levels, units = pack(sums, bits, layout.sizes)
+    above_0 = levels.astype(np.int64) + (1 << (bits - 1))
+    powers = np.log2(units).astype(np.uint8)
+    dtype = np.dtype(f"uint{bits}")
+    return torch.from_numpy(above_0.astype(dtype)), torch.from_numpy(powers)
 
 
 def unpacked(levels: Tensor, powers: Tensor, layout: BinLayout) -> Sums:
@@ -255,4 +257,4 @@ def unpacked(levels: Tensor, powers: Tensor, layout: BinLayout) -> Sums:
     above_0 = levels.numpy()
     middle = np.iinfo(above_0.dtype).max // 2 + 1
     units = np.exp2(powers.numpy().astype(np.float64))
-    return PackedSums(above_0.astype(np.int64) - middle, units).sums(layout.sizes)
+    return unpack(above_0.astype(np.int64) - middle, units, layout.sizes)

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lessvfl.core.losses import risk
+from lessvfl.core.losses import row_losses
 from lessvfl.core.network import MLP
 from lessvfl.core.plans import Batches, stream
 
@@ -115,7 +115,8 @@ def train(
         noise = SIGMA * torch.randn(1, n_features, generator=draws).to(device)
         logits = gated(table[rows], noise)  # (R, b, classes)
         penalty = lams * open_probability(mu).sum(dim=1)
-        loss = risk(logits, labels[rows], "multiclass") + penalty
+        losses = row_losses(logits, labels[rows], "multiclass")
+        loss = losses.mean(dim=-1) + penalty
         optimizer.zero_grad()
         torch.autograd.backward(loss.sum())  # each depends on its own network
         optimizer.step()

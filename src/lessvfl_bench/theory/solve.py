@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.linear import Quadratic
-from lessvfl.core.losses import proxy_loss, risk
+from lessvfl.core.losses import proxy_loss, row_losses
 from lessvfl.core.network import MLP
 from lessvfl.core.passes import gradients
 from lessvfl.core.plans import TrainPlan
@@ -161,7 +161,7 @@ def pretrain(net: MLP, fusion: MLP, X: Tensor, y: Tensor) -> None:
         rows = slice(0, FEW_ROWS if step < PRETRAIN_STEPS[0] else n_rows)
         plan.set_rate(optimizer, step, n_steps)
         z = fusion(join(net(X[:, rows]), len(X) // len(y)))
-        loss = risk(z, y[:, rows], "regression").sum()
+        loss = row_losses(z, y[:, rows], "regression").mean(dim=-1).sum()
         optimizer_step(optimizer, params, gradients(loss, params))
 
 
@@ -170,7 +170,7 @@ def joint_lasso(net: MLP, X: Tensor, y: Tensor, lam: float) -> None:
 
     def loss() -> Tensor:
         z = join(net(X), len(X) // len(y)).sum(dim=2, keepdim=True)
-        return risk(z, y, "regression")
+        return row_losses(z, y, "regression").mean(dim=-1)
 
     _take_steps(
         "joint_lasso",
@@ -228,7 +228,7 @@ def match_labels(fusion: MLP, H: Tensor, y: Tensor, lam: float) -> Tensor:
     curvature = 2 * torch.linalg.eigvalsh(_moments(H)).max()
 
     def loss() -> Tensor:
-        return risk(fusion(H), y, "regression")
+        return row_losses(fusion(H), y, "regression").mean(dim=-1)
 
     return _take_steps(
         "select_components",

@@ -7,7 +7,7 @@ cells is one column with missing cells.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,27 +33,27 @@ class CellColumns:
         middles = low.astype(np.float64) / 2 + high.astype(np.float64) / 2
         is_on = X > middles
         is_binary = (low < high) & ((X == low) | (X == high)).all(axis=0)
-        found: list[tuple[list[int], int, int]] = []
+        cells: list[tuple[list[int], int, int]] = []  # sources, flag and group of each
         for group in np.unique(groups).tolist():
-            own = np.flatnonzero(groups == group)
-            binary = own[is_binary[own]]
-            if 1 < len(own) == len(binary) and is_on[:, own].sum(axis=1).max() < 2:
-                found.append((own.tolist(), NONE, group))
+            columns = np.flatnonzero(groups == group)
+            binary = columns[is_binary[columns]]
+            if 1 < len(columns) == len(binary) and is_on[:, columns].sum(1).max() < 2:
+                cells.append((columns.tolist(), NONE, group))
                 continue
-            if len(own) == 2 and len(binary) == 1:
-                (flag,), (value,) = binary, own[~is_binary[own]]
+            if len(columns) == 2 and len(binary) == 1:
+                (flag,), (value,) = binary, columns[~is_binary[columns]]
                 filled = X[is_on[:, flag], value]
                 if filled.min() == filled.max():
-                    found.append(([int(value)], int(flag), group))
+                    cells.append(([int(value)], int(flag), group))
                     continue
-            found += [([column], NONE, group) for column in own.tolist()]
-        most = max((len(own) for own, _, _ in found), default=1)
-        sources = [own + [NONE] * (most - len(own)) for own, _, _ in found]
+            cells += [([column], NONE, group) for column in columns.tolist()]
+        most = max((len(sources) for sources, _, _ in cells), default=1)
+        padded = [sources + [NONE] * (most - len(sources)) for sources, _, _ in cells]
         return cls(
-            np.array(sources, dtype=np.int64).reshape(-1, most),
-            np.array([flag for _, flag, _ in found], dtype=np.int64),
+            np.array(padded, dtype=np.int64).reshape(-1, most),
+            np.array([flag for _, flag, _ in cells], dtype=np.int64),
             middles,
-            np.array([group for _, _, group in found], dtype=np.int64),
+            np.array([group for _, _, group in cells], dtype=np.int64),
         )
 
     @property
@@ -63,30 +63,32 @@ class CellColumns:
 
     def cells(self, X: Encoded) -> NDArray[np.float64]:
         """Return the cells of encoded rows, (N, F)."""
-        found = X[:, self.sources[:, 0]].astype(np.float64)
+        cells = X[:, self.sources[:, 0]].astype(np.float64)
         for place in np.flatnonzero(self.categorical):
-            own = self.sources[place][self.sources[place] != NONE]
-            is_on = X[:, own] > self.middles[own]
+            columns = self.sources[place][self.sources[place] != NONE]
+            is_on = X[:, columns] > self.middles[columns]
             code = is_on.argmax(axis=1).astype(np.float64)
-            found[:, place] = np.where(is_on.any(axis=1), code, np.nan)
-        flagged = np.flatnonzero(self.flags != NONE)
-        flags = self.flags[flagged]
-        is_missing = X[:, flags] > self.middles[flags]
-        found[:, flagged] = np.where(is_missing, np.nan, found[:, flagged])
-        return found
+            cells[:, place] = np.where(is_on.any(axis=1), code, np.nan)
+        for place in np.flatnonzero(self.flags != NONE):
+            flag = self.flags[place]
+            cells[X[:, flag] > self.middles[flag], place] = np.nan
+        return cells
 
     def of_columns(self, places: NDArray[np.int64]) -> CellColumns:
         """Return some of the columns of cells."""
-        own = (self.sources[places], self.flags[places])
-        return CellColumns(*own, self.middles, self.groups[places])
+        return replace(
+            self,
+            sources=self.sources[places],
+            flags=self.flags[places],
+            groups=self.groups[places],
+        )
 
     def only(self, columns: NDArray[np.bool_]) -> tuple[CellColumns, NDArray[np.bool_]]:
         """Cut encoded columns (columns,); return what is left, and which of (F,)."""
         new = np.append(np.where(columns, np.cumsum(columns) - 1, NONE), NONE)
-        sources, flags = new[self.sources], new[self.flags]
-        whole = ((sources == NONE) == (self.sources == NONE)).all(axis=1)
-        whole &= (flags == NONE) == (self.flags == NONE)
         cut = CellColumns(
-            sources[whole], flags[whole], self.middles[columns], self.groups[whole]
+            new[self.sources], new[self.flags], self.middles[columns], self.groups
         )
-        return cut, whole
+        whole = ((cut.sources == NONE) == (self.sources == NONE)).all(axis=1)
+        whole &= (cut.flags == NONE) == (self.flags == NONE)
+        return cut.of_columns(np.flatnonzero(whole)), whole

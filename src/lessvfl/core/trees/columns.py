@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lessvfl.core.trees.holders import BinLayout, Cut, NodeRows, Routed, Truths
+from lessvfl.core.trees.holders import BinLayout, Cut, NodeRows, Truths
 from lessvfl.core.trees.sums import (
     CellCodes,
     FixedPoint,
-    RowIds,
     Sums,
     check_size,
     sum_by_bin,
@@ -75,15 +74,20 @@ class ColumnBins:
         for column, of_category in enumerate(has_no_order):
             x = X[:, column].astype(np.float64)
             x = x[~np.isnan(x)]
-            ends.append(_categories(x, n_bins) if of_category else _ends(x, n_bins))
-            n_found = np.isin(x, ends[-1]).sum() if of_category else len(x)
-            missing[column] = n_found < len(X)
+            if of_category:
+                values, counts = np.unique(x, return_counts=True)
+                frequent = values[np.argsort(-counts, kind="stable")[:n_bins]]
+                ends.append(np.sort(frequent))
+                x = x[np.isin(x, frequent)]
+            else:
+                ends.append(_ends(x, n_bins))
+            missing[column] = len(x) < len(X)
         return cls(tuple(ends), has_no_order, missing)
 
     @property
     def n_values(self) -> NDArray[np.int64]:
         """Return how many bins of values each column has, (F,)."""
-        n_ends = np.array([len(own) for own in self.ends], dtype=np.int64)
+        n_ends = np.array([len(ends) for ends in self.ends], dtype=np.int64)
         return n_ends + ~self.categorical
 
     @property
@@ -104,6 +108,11 @@ class ColumnBins:
                 absent = known != x
             codes[column] = np.where(absent, n_values[column], places)
         return codes
+
+    def of_columns(self, places: NDArray[np.int64]) -> ColumnBins:
+        """Return the bins of some of the columns."""
+        ends = tuple(self.ends[place] for place in places)
+        return ColumnBins(ends, self.categorical[places], self.missing[places])
 
     def last_left(self, rule: PartyRule) -> float:
         """Return up to which number of its column a rule sends cells left.
@@ -128,12 +137,6 @@ def _ends(x: NDArray[np.float64], n_bins: int) -> NDArray[np.float64]:
     return np.where(middle < upper, middle, lower)
 
 
-def _categories(x: NDArray[np.float64], n_bins: int) -> NDArray[np.float64]:
-    """Return the most frequent values, in order."""
-    values, counts = np.unique(x, return_counts=True)
-    return np.sort(values[np.argsort(-counts, kind="stable")[:n_bins]])
-
-
 @dataclass
 class ColumnHolder:
     """A party in the growth of trees: its training rows in bins, and its rules."""
@@ -152,10 +155,7 @@ class ColumnHolder:
 
     def of_columns(self, places: NDArray[np.int64]) -> ColumnHolder:
         """Return some of the columns, without rules."""
-        bins = self.bins
-        own = (bins.categorical[places], bins.missing[places])
-        ends = tuple(bins.ends[place] for place in places)
-        return ColumnHolder(ColumnBins(ends, *own), self.codes[places])
+        return ColumnHolder(self.bins.of_columns(places), self.codes[places])
 
     def begin(self, values: FixedPoint, used: Truths) -> None:
         """Take gradients, and which columns (F,) may be used."""
@@ -183,12 +183,7 @@ class ColumnHolder:
     def split(self, cut: Cut) -> Truths:
         """Remember a rule; return which rows of the node it sends left."""
         self.rules[cut.rule] = PartyRule(cut.column, cut.left)
-        return self.goes_left(self.codes, cut.rule, cut.rows)
-
-    def goes_left(self, codes: CellCodes, rule: int, rows: RowIds) -> Truths:
-        """Return which of some rows (in bins, of any table) a rule sends left."""
-        own = self.rules[rule]
-        left: Truths = own.left.take(codes[own.column].take(rows))
+        left: Truths = cut.left.take(self.codes[cut.column].take(cut.rows))
         return left
 
     def keep(self, rules: Iterable[int]) -> None:
@@ -205,8 +200,8 @@ class LocalHolders:
 
     def begin(self, values: FixedPoint, used: Sequence[Truths]) -> None:
         """Hand gradients and columns in use to every party."""
-        for party, own in zip(self.parties, used, strict=True):
-            party.begin(values, own)
+        for party, columns in zip(self.parties, used, strict=True):
+            party.begin(values, columns)
 
     def histograms(self, nodes: Sequence[NodeRows]) -> list[Sums]:
         """Return the sums of every party."""
@@ -218,33 +213,5 @@ class LocalHolders:
 
     def keep(self, rules: Sequence[Sequence[int]]) -> None:
         """Have every party forget what no tree uses."""
-        for party, own in zip(self.parties, rules, strict=True):
-            party.keep(own)
-
-    def route(self, asked: Sequence[Routed]) -> list[Truths]:
-        """Ask the owners about training rows."""
-        return LocalRows(self.parties, [p.codes for p in self.parties]).route(asked)
-
-
-class LocalRows:
-    """Any rows, in the bins of holders in this process."""
-
-    def __init__(
-        self, parties: Sequence[ColumnHolder], codes: Sequence[CellCodes]
-    ) -> None:
-        self.parties, self.codes = parties, codes
-
-    @classmethod
-    def of(
-        cls, parties: Sequence[ColumnHolder], tables: Sequence[CellValues]
-    ) -> LocalRows:
-        """Put every party's table of new rows into its bins."""
-        both = zip(parties, tables, strict=True)
-        return cls(parties, [party.bins.codes(table) for party, table in both])
-
-    def route(self, asked: Sequence[Routed]) -> list[Truths]:
-        """Ask the owner of every rule."""
-        return [
-            self.parties[one.owner].goes_left(self.codes[one.owner], one.rule, one.rows)
-            for one in asked
-        ]
+        for party, numbers in zip(self.parties, rules, strict=True):
+            party.keep(numbers)

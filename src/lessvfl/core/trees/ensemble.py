@@ -14,10 +14,10 @@ import torch
 
 from lessvfl.core.plans import stream
 from lessvfl.core.trees.grow import GrowingRows, Grown, GrowthLimits, grow
-from lessvfl.core.trees.holders import RowRouter, TreeHolders, Truths
+from lessvfl.core.trees.holders import TreeHolders, Truths
 from lessvfl.core.trees.sums import FixedPoint, RowIds
 from lessvfl.core.trees.targets import RowValues, TreeTargets
-from lessvfl.core.trees.tree import LEAF, SplitTree, route
+from lessvfl.core.trees.tree import LEAF, SplitTree
 from lessvfl.terms import Task, stream_seed
 
 SMALLEST_GAIN = 1e-7  # of a held-out loss, to count as one
@@ -49,23 +49,6 @@ class TreeEnsemble:
     task: Task
     is_mean: bool  # of trees, as in a forest; else their sum
 
-    def raw(self, router: RowRouter, n_rows: int) -> RowValues:
-        """Return the raw predictions of rows, (K, N): logits, shares, or values."""
-        flat = [tree for trees in self.trees for tree in trees]
-        leaves = iter(route(flat, router, n_rows))
-        z = np.repeat(self.start[:, None], n_rows, axis=1)
-        for trees in self.trees:
-            z = z + _values(trees, [next(leaves) for _ in trees], len(z))
-        return z / max(1, len(self.trees)) if self.is_mean else z
-
-
-def _values(
-    trees: Sequence[SplitTree], leaves: Sequence[RowIds], n_outputs: int
-) -> RowValues:
-    """Return what the trees of a round say of rows, (K, N)."""
-    found = [tree.value[own].T for tree, own in zip(trees, leaves, strict=True)]
-    return np.concatenate(found).reshape(n_outputs, -1)
-
 
 @dataclass(frozen=True)
 class EnsembleState:
@@ -76,8 +59,14 @@ class EnsembleState:
     next_rule: tuple[int, ...]  # of every party
     losses: tuple[float, ...] = ()  # of held-out rows, after every round
 
-
-Watcher = Callable[[EnsembleState], None]
+    @property
+    def n_best(self) -> int:
+        """Return how many rounds had the best loss, 0 for none."""
+        best, least = 0, float("inf")
+        for n_rounds, loss in enumerate(self.losses, 1):
+            if loss < least - SMALLEST_GAIN:
+                best, least = n_rounds, loss
+        return best
 
 
 class EnsembleGrower:
@@ -109,26 +98,28 @@ class EnsembleGrower:
 
     def is_over(self, state: EnsembleState) -> bool:
         """Tell whether enough trees have grown, or held-out rows gain nothing."""
-        since_best = len(state.losses) - _best(state.losses)
+        since_best = len(state.losses) - state.n_best
         patient = not state.losses or since_best < self.settings.patience
         return len(state.trees) >= self.settings.n_trees or not patient
 
     def step(self, state: EnsembleState) -> EnsembleState:
         """Return the ensemble after one more round, or some more trees of a forest."""
-        given = self._forest(state) if self.forest else self._boosted(state)
+        given = self._bootstrapped(state) if self.forest else self._boosted(state)
         limits = self.settings.limits
         grown, next_rule = grow(self.holders, given, limits, state.next_rule)
-        l2 = limits.split.l2
+        rate = 1.0 if self.forest else self.settings.learning_rate
         trees = [
-            _with_values(own, given.values, place, l2, self._rate)
-            for place, own in enumerate(grown)
+            _with_values(tree, given.values, place, limits.split.l2, rate)
+            for place, tree in enumerate(grown)
         ]
-        rounds = [(tree,) for tree in trees] if self.forest else [tuple(trees)]
-        leaves = [own.leaves for own in grown]
-        each = [[own] for own in leaves] if self.forest else [leaves]
-        z = state.z
-        for some, own in zip(rounds, each, strict=True):
-            z = z + _values(some, own, len(z))
+        values = [
+            tree.value[one.leaves].T for tree, one in zip(trees, grown, strict=True)
+        ]
+        n_rounds = len(trees) if self.forest else 1
+        width, z = len(trees) // n_rounds, state.z
+        rounds = tuple(zip(*[iter(trees)] * width, strict=True))
+        for each in zip(*[iter(values)] * width, strict=True):
+            z = z + np.concatenate(each).reshape(len(z), -1)
         losses = state.losses
         if len(self.held_out):
             losses = (*losses, self.targets.loss(z, self.held_out))
@@ -136,62 +127,66 @@ class EnsembleGrower:
 
     def finish(self, state: EnsembleState) -> TreeEnsemble:
         """Return the ensemble of the best round; parties forget all other rules."""
-        trees = state.trees[: _best(state.losses)] if state.losses else state.trees
-        flat = [tree for own in trees for tree in own]
-        parties = range(len(self.holders.layouts))
-        used = [[t.rule[t.owner == party] for t in flat] for party in parties]
-        rules = [np.concatenate(own).tolist() if own else [] for own in used]
-        self.holders.keep(rules)
+        trees = state.trees[: state.n_best] if state.losses else state.trees
+        flat = [tree for some in trees for tree in some]
+        none = np.zeros(0, dtype=np.int32)
+        self.holders.keep(
+            [
+                np.concatenate([none, *(t.rule[t.owner == m] for t in flat)]).tolist()
+                for m in range(len(self.holders.layouts))
+            ]
+        )
         return TreeEnsemble(trees, self.start, self.targets.task, self.forest)
-
-    @property
-    def _rate(self) -> float:
-        return 1.0 if self.forest else self.settings.learning_rate
 
     def _boosted(self, state: EnsembleState) -> GrowingRows:
         """Return the gradients of one round, a tree for every output."""
-        name = len(state.trees)
+        settings, turn, rows = self.settings, len(state.trees), self.rows
         g, h = self.targets.gradients(state.z)
-        rows = self._sampled(self.rows, name)
-        return self._given(g[:, None], h, [rows] * len(g), name)
+        if settings.row_share < 1:
+            n = max(1, round(settings.row_share * len(rows)))
+            generator = stream(settings.seed, "rows", turn)
+            drawn = torch.randperm(len(rows), generator=generator)[:n].sort().values
+            rows = np.take(rows, drawn.numpy())
+        names = [(turn, output) for output in range(len(g))]
+        return self._given(g[:, None], h, [rows] * len(g), names)
 
-    def _forest(self, state: EnsembleState) -> GrowingRows:
-        """Return bootstrapped labels for some more trees."""
+    def _bootstrapped(self, state: EnsembleState) -> GrowingRows:
+        """Return bootstrapped labels for some more trees of a forest."""
         done, settings = len(state.trees), self.settings
         n_trees = min(settings.at_once, settings.n_trees - done)
         g, h = self.targets.raw()
         drawn = np.zeros((n_trees, g.shape[2]))
-        for place, own in enumerate(drawn):
+        for place, times in enumerate(drawn):
             generator = stream(settings.seed, "bootstrap", done + place)
-            n = max(1, round(settings.row_share * len(own)))
-            chosen = torch.randint(len(own), (n,), generator=generator)
-            own[:] = torch.bincount(chosen, minlength=len(own)).numpy()
-        rows = [np.flatnonzero(own) for own in drawn]
-        return self._given(g * drawn[:, None], h * drawn, rows, done)
+            n = max(1, round(settings.row_share * len(times)))
+            chosen = torch.randint(len(times), (n,), generator=generator)
+            times[:] = torch.bincount(chosen, minlength=len(times)).numpy()
+        rows = [np.flatnonzero(times) for times in drawn]
+        names = [(done + place, 0) for place in range(n_trees)]
+        return self._given(g * drawn[:, None], h * drawn, rows, names)
 
     def _given(
-        self, g: RowValues, h: RowValues, rows: Sequence[RowIds], name: int
+        self,
+        g: RowValues,
+        h: RowValues,
+        rows: Sequence[RowIds],
+        names: Sequence[tuple[int, int]],
     ) -> GrowingRows:
-        settings = self.settings
-        places = range(len(rows))
-        names = [(name + i, 0) if self.forest else (name, i) for i in places]
-        seeds = [stream_seed(settings.seed, "tree", *own) for own in names]
-        for own, of_tree, chosen in zip(g, h, rows, strict=True):
-            if len(chosen) < len(of_tree):  # nobody sees labels of other rows
-                rest = np.ones(len(of_tree), dtype=np.bool_)
-                rest[chosen] = False
-                own[:, rest], of_tree[rest] = 0.0, 0.0
-        values = FixedPoint.of(g, h, settings.bits, seeds)
-        return GrowingRows(values, rows, self._used(name), settings.node_share, seeds)
+        """Return what trees of these names (round, output) are grown on.
 
-    def _sampled(self, rows: RowIds, name: int) -> RowIds:
-        """Draw the rows that a round of boosting sees."""
-        if self.settings.row_share >= 1:
-            return rows
-        n = max(1, round(self.settings.row_share * len(rows)))
-        generator = stream(self.settings.seed, "rows", name)
-        drawn = torch.randperm(len(rows), generator=generator)[:n].sort().values
-        return np.take(rows, drawn.numpy())
+        `g` (K, Q, N) and `h` (K, N) become 0 at rows that a tree is not grown on:
+        nobody sees labels of those.
+        """
+        settings = self.settings
+        seeds = [stream_seed(settings.seed, "tree", *name) for name in names]
+        for tree, chosen in enumerate(rows):
+            if len(chosen) < h.shape[1]:
+                rest = np.ones(h.shape[1], dtype=np.bool_)
+                rest[chosen] = False
+                g[tree][:, rest], h[tree][rest] = 0.0, 0.0
+        values = FixedPoint.of(g, h, settings.bits, seeds)
+        used = self._used(names[0][0])
+        return GrowingRows(values, rows, used, settings.node_share, seeds)
 
     def _used(self, name: int) -> list[Truths]:
         """Draw the columns (F,) of every party that a round may use."""
@@ -206,7 +201,7 @@ class EnsembleGrower:
 
 def fit(
     grower: EnsembleGrower,
-    watch: Watcher = lambda _: None,
+    watch: Callable[[EnsembleState], None] = lambda _: None,
     begun: EnsembleState | None = None,
 ) -> TreeEnsemble:
     """Grow an ensemble to its end, from its first tree or from where it was."""
@@ -215,15 +210,6 @@ def fit(
         state = grower.step(state)
         watch(state)
     return grower.finish(state)
-
-
-def _best(losses: Sequence[float]) -> int:
-    """Return how many rounds had the best loss, 0 for none."""
-    best, least = 0, float("inf")
-    for n_rounds, loss in enumerate(losses, 1):
-        if loss < least - SMALLEST_GAIN:
-            best, least = n_rounds, loss
-    return best
 
 
 def _with_values(

@@ -101,8 +101,8 @@ class _Growth:
     ) -> None:
         self.holders, self.given, self.limits = holders, given, limits
         self.next_rule = next_rule
-        both = zip(holders.layouts, given.used, strict=True)
-        self.layout = BinLayout.joined([own.only(used) for own, used in both])
+        both = list(zip(holders.layouts, given.used, strict=True))
+        self.layout = BinLayout.joined([layout.only(used) for layout, used in both])
         self.columns = [  # the party of each, and its place there
             (owner, int(column))
             for owner, used in enumerate(given.used)
@@ -110,17 +110,16 @@ class _Growth:
         ]
         self.n_nodes = [1] * len(given.rows)
         self.is_full = [False] * len(given.rows)
-        self.roots = [self._root(tree, rows) for tree, rows in enumerate(given.rows)]
+        self.roots = []
+        for tree, rows in enumerate(given.rows):
+            rest = np.ones(given.values.hessian.shape[1], dtype=np.bool_)
+            rest[rows] = False
+            everyone = np.concatenate([rows, np.flatnonzero(rest)])
+            total = given.values.total(tree, rows)
+            self.roots.append(_Node(tree, 0, 0, everyone, len(rows), total))
         whole = [root for root in self.roots if self._may_split(root)]
         if whole:
             self._choose(whole, self._sums(whole))
-
-    def _root(self, tree: int, rows: RowIds) -> _Node:
-        rest = np.ones(self.given.values.hessian.shape[1], dtype=np.bool_)
-        rest[rows] = False
-        everyone = np.concatenate([rows, np.flatnonzero(rest)])
-        total = self.given.values.total(tree, rows)
-        return _Node(tree, 0, 0, everyone, len(rows), total)
 
     def _may_split(self, node: _Node) -> bool:
         """Tell whether a node's sums are worth asking for."""
@@ -149,18 +148,18 @@ class _Growth:
         """Return the nodes that are split in the end, by all that is known so far."""
         most = self.limits.max_leaf_nodes
         picked: list[_Node] = []
-        heap = [self._priority(root, root.split)] if root.split else []
-        while heap and (most is None or len(picked) + 1 < most):
-            node = heapq.heappop(heap)[-1]
-            picked.append(node)
-            for child in node.children:
-                if child.split:
-                    heapq.heappush(heap, self._priority(child, child.split))
-        return picked
-
-    def _priority(self, node: _Node, split: Chosen) -> tuple[int, float, int, _Node]:
-        depth = node.depth if self.limits.order == "depth" else 0
-        return depth, -split.gain, node.number, node
+        heap: list[tuple[int, float, int, _Node]] = []
+        new: Sequence[_Node] = (root,)
+        while True:
+            for node in new:
+                if node.split:
+                    depth = node.depth if self.limits.order == "depth" else 0
+                    entry = (depth, -node.split.gain, node.number, node)
+                    heapq.heappush(heap, entry)
+            if not heap or (most is not None and len(picked) + 1 >= most):
+                return picked
+            picked.append(heapq.heappop(heap)[-1])
+            new = picked[-1].children
 
     def split(self, nodes: Sequence[_Node]) -> None:
         """Have the rows of nodes divided, and look for splits of their children."""
@@ -171,13 +170,15 @@ class _Growth:
             if any(self._may_split(child) for child in node.children):
                 parents.append(node)
         if parents:
-            smaller = [min(node.children, key=_size) for node in parents]
-            larger = [max(node.children, key=_size) for node in parents]
+            pairs = [
+                sorted(node.children, key=lambda child: (child.n_rows, child.number))
+                for node in parents
+            ]
+            smaller, larger = [list(side) for side in zip(*pairs, strict=True)]
             whole = [node.sums for node in parents if node.sums is not None]
-            found = self._sums(smaller)
-            rest = np.stack(whole, axis=1) - found
-            both = np.concatenate([found, rest], axis=1)
-            self._choose([*smaller, *larger], both)
+            sums = self._sums(smaller)
+            rest = np.stack(whole, axis=1) - sums
+            self._choose([*smaller, *larger], np.concatenate([sums, rest], axis=1))
         for node in nodes:
             node.sums = None
 
@@ -189,23 +190,25 @@ class _Growth:
         rule = self.next_rule[owner]
         self.next_rule[owner] += 1
         return Cut(
-            node.tree,
-            node.number,
-            (first, first + 1),
-            owner,
-            rule,
-            column,
-            chosen.left(),
-            node.rows,
+            tree=node.tree,
+            node=node.number,
+            children=(first, first + 1),
+            owner=owner,
+            rule=rule,
+            column=column,
+            left=chosen.left,
+            rows=node.rows,
         )
 
     def _children(self, node: _Node, cut: Cut, left: Truths) -> tuple[_Node, _Node]:
+        """Return the children of a node, the smaller one's rows summed up."""
         n_left = int(np.count_nonzero(left[: node.n_rows]))
         rows = node.rows.compress(left), node.rows.compress(~left)
         sizes = n_left, node.n_rows - n_left
         small = int(sizes[1] < sizes[0])
-        own = self.given.values.total(node.tree, rows[small][: sizes[small]])
-        totals = (own, node.total - own) if small == 0 else (node.total - own, own)
+        total = self.given.values.total(node.tree, rows[small][: sizes[small]])
+        totals = [node.total - total] * 2
+        totals[small] = total
         first, second = (
             _Node(node.tree, cut.children[i], node.depth + 1, rows[i], sizes[i], total)
             for i, total in enumerate(totals)
@@ -215,8 +218,8 @@ class _Growth:
     def _sums(self, nodes: Sequence[_Node]) -> Sums:
         """Ask for the sums of some nodes, (Q + 2, nodes, T), parties side by side."""
         asked = [NodeRows(n.tree, n.number, n.rows[: n.n_rows]) for n in nodes]
-        found = self.holders.histograms(asked)
-        return found[0] if len(found) == 1 else np.concatenate(found, axis=2)
+        each = self.holders.histograms(asked)
+        return each[0] if len(each) == 1 else np.concatenate(each, axis=2)
 
     def _choose(self, nodes: Sequence[_Node], sums: Sums) -> None:
         """Choose the splits of those nodes that may be split."""
@@ -244,37 +247,34 @@ class _Growth:
         n_columns = len(self.columns)
         n_used = max(1, round(self.given.node_share * n_columns))
         allowed = np.zeros((len(nodes), n_columns), dtype=np.bool_)
-        for own, node in zip(allowed, nodes, strict=True):
+        for columns, node in zip(allowed, nodes, strict=True):
             drawn = stream(self.given.seeds[node.tree], "node columns", node.number)
-            own[torch.randperm(n_columns, generator=drawn)[:n_used].numpy()] = True
+            order = torch.randperm(n_columns, generator=drawn).numpy()
+            columns[order[:n_used]] = True
         return allowed
 
     def finish(self, root: _Node) -> Grown:
         """Return the tree of all splits that hold, nodes numbered anew."""
         inner = set(map(id, self._picked(root)))
         nodes, leaves = [root], np.zeros(len(root.rows), dtype=np.int64)
-        children = []
+        columns = []  # of a tree, but for values: one row for each node
         for place, node in enumerate(nodes):  # which grows on the way
-            if id(node) in inner:
-                children.append((len(nodes), len(nodes) + 1))
+            if id(node) in inner and node.split:
+                below = (len(nodes), len(nodes) + 1)
                 nodes += node.children
+                owner, column = self.columns[node.split.column]
+                columns.append((below, owner, column, node.rule, node.split.gain))
             else:
-                children.append((LEAF, LEAF))
                 leaves[node.rows] = place
-        held = [node.split if id(node) in inner else None for node in nodes]
-        at = [self.columns[s.column] if s else (LEAF, LEAF) for s in held]
-        both = zip(nodes, held, strict=True)
+                columns.append(((LEAF, LEAF), LEAF, LEAF, LEAF, 0.0))
+        children, owners, places, rules, gains = zip(*columns, strict=True)
         tree = SplitTree(
-            np.array(children, dtype=np.int32),
-            np.array([owner for owner, _ in at], dtype=np.int32),
-            np.array([column for _, column in at], dtype=np.int32),
-            np.array([n.rule if s else LEAF for n, s in both], dtype=np.int32),
-            np.array([s.gain if s else 0.0 for s in held]),
-            np.array([node.n_rows for node in nodes]),
-            np.zeros((len(nodes), len(root.total) - 2)),
+            children=np.array(children, dtype=np.int32),
+            owner=np.array(owners, dtype=np.int32),
+            column=np.array(places, dtype=np.int32),
+            rule=np.array(rules, dtype=np.int32),
+            gain=np.array(gains),
+            n_rows=np.array([node.n_rows for node in nodes]),
+            value=np.zeros((len(nodes), len(root.total) - 2)),
         )
         return Grown(tree, leaves, np.stack([node.total for node in nodes]))
-
-
-def _size(node: _Node) -> tuple[int, int]:
-    return node.n_rows, node.number

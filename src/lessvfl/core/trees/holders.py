@@ -56,9 +56,9 @@ class BinLayout:
     def joined(cls, layouts: Sequence[BinLayout]) -> BinLayout:
         """Return the layout of all columns of several parties."""
         return cls(
-            np.concatenate([own.sizes for own in layouts]),
-            np.concatenate([own.missing for own in layouts]),
-            np.concatenate([own.categorical for own in layouts]),
+            np.concatenate([layout.sizes for layout in layouts]),
+            np.concatenate([layout.missing for layout in layouts]),
+            np.concatenate([layout.categorical for layout in layouts]),
         )
 
 
@@ -83,22 +83,6 @@ class Cut:
     column: int  # of the owner
     left: Truths  # (values + 1,), bins that go left; the last: missing, never seen
     rows: RowIds
-
-
-@dataclass(frozen=True)
-class Routed:
-    """Rows at a node of a finished tree, to be sent on by its owner's rule."""
-
-    owner: int
-    rule: int
-    rows: RowIds
-
-
-class RowRouter(Protocol):
-    """Whoever has rows, and rules about their columns."""
-
-    def route(self, asked: Sequence[Routed]) -> list[Truths]:
-        """Return which rows go left, at every node asked about."""
 
 
 class TreeHolders(Protocol):

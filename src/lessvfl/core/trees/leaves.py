@@ -64,7 +64,7 @@ class LeafOrder:
     @property
     def n_terms(self) -> int:
         """Return how many weights of leaves there are, over all outputs."""
-        return sum(len(own) for own in self.terms)
+        return sum(map(len, self.terms))
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class LeafSplits:
 
     def candidates(self, says_left: Truths) -> Truths:
         """Return the leaves (leaves, n) that answers (components, n) leave possible."""
-        found = np.ones((self.order.n_leaves, says_left.shape[1]), dtype=np.bool_)
+        possible = np.ones((self.order.n_leaves, says_left.shape[1]), dtype=np.bool_)
         for (first, middle, end), left in zip(self.places, says_left, strict=True):
-            found[first:middle] &= left
-            found[middle:end] &= ~left
-        return found
+            possible[first:middle] &= left
+            possible[middle:end] &= ~left
+        return possible
 
     @property
     def complexity(self) -> int:
@@ -103,8 +103,8 @@ class LeafSplits:
         below = np.zeros(self.order.n_leaves, dtype=np.bool_)
         for first, _, end in self.places:
             below[first:end] = True
-        trees = np.split(below, self.order.starts[1:])
-        return math.prod(max(1, int(tree.sum())) for tree in trees)
+        counts = np.add.reduceat(below, self.order.starts, dtype=np.int64)
+        return math.prod(max(1, n_leaves) for n_leaves in counts.tolist())
 
 
 @dataclass(frozen=True)
@@ -134,20 +134,16 @@ class LeafTable:
             middle = first[node] + n_leaves[left]
             first[left], first[right] = first[node], middle
             places[asked[node]] = first[node], middle, first[node] + n_leaves[node]
-        values = np.zeros((int(n_leaves[roots].sum()), trees.n_outputs))
+        sizes_of = n_leaves[roots]
+        values = np.zeros((int(sizes_of.sum()), trees.n_outputs))
         values[first[is_leaf]] = trees.values.cpu().numpy()[is_leaf]
-        order = LeafOrder(
-            n_leaves[roots], _outputs(values, n_leaves[roots]), trees.n_outputs
+        starts = np.cumsum(sizes_of) - sizes_of
+        adds = (
+            np.logical_or.reduceat(values != 0, starts) if len(starts) else values > 0
         )
-        ends = np.cumsum(sizes)
-        own = tuple(LeafSplits(order, part) for part in np.split(places, ends[:-1]))
-        return cls(order, own, values)
-
-
-def _outputs(values: NDArray[np.float64], sizes: LeafPlaces) -> LeafPlaces:
-    """Return the one output of every tree; several: EVERY_OUTPUT for all of them."""
-    starts = np.cumsum(sizes) - sizes
-    adds = np.logical_or.reduceat(values != 0, starts) if len(starts) else values > 0
-    if (adds.sum(axis=1) > 1).any():
-        return np.full(len(sizes), EVERY_OUTPUT)
-    return np.asarray(adds.argmax(axis=1))
+        outputs = np.asarray(adds.argmax(axis=1))
+        if (adds.sum(axis=1) > 1).any():
+            outputs = np.full(len(sizes_of), EVERY_OUTPUT)
+        order = LeafOrder(sizes_of, outputs, trees.n_outputs)
+        each = np.split(places, np.cumsum(sizes)[:-1])
+        return cls(order, tuple(LeafSplits(order, part) for part in each), values)

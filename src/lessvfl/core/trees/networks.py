@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lessvfl.core.network import Network
 from lessvfl.core.passes import Passes
 from lessvfl.core.trees.cells import CellColumns
 from lessvfl.core.trees.columns import ColumnBins, PartyRule, joined_rules
@@ -28,33 +30,36 @@ RulePlaces = Sequence[Mapping[int, int]]  # of every party: rule -> component
 LEAST_SHARE = 1e-6  # of a class in a forest, before its logarithm
 
 
-class GrownNetwork:
+class GrownNetwork(Network):
     """What both sides have in common: there is nothing to train."""
 
-    @property
-    def column_slots(self) -> Tensor:
-        """Return the slot of every column: itself."""
-        weights = self.input_weights
-        return torch.arange(weights.shape[1], device=weights.device)
+    weights: Tensor  # what splits gained, (1, columns)
 
     @property
     def input_weights(self) -> Tensor:
         """Return what splits gained, (1, columns)."""
-        raise NotImplementedError
+        return self.weights
 
     def parameters(self) -> list[Tensor]:
         """Return nothing: trees are grown, not trained."""
         return []
 
-    def train(self, mode: bool) -> None:
-        """Do nothing."""
-
     def passes(self, inputs: bool = False) -> Passes:
         """Refuse: there is no way back through a tree."""
         raise TypeError("Trees have no gradients")
 
-    def redrawn(self, seed: int, name: str) -> None:
-        """Return nothing: there are no weights to draw."""
+    def narrow(
+        self, slots: Tensor | None = None, outputs: Tensor | None = None
+    ) -> Self:
+        """Return itself: a server's trees use all that they are given."""
+        return self
+
+    def astype(self, dtype: torch.dtype) -> Self:
+        """Return itself: ends of bins are of cells in the format of training.
+
+        A cell in another one may be beside the end that it was; 0 and 1 are the same.
+        """
+        return self
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Refuse: trees of another shape are another network."""
@@ -69,11 +74,6 @@ class Splits(GrownNetwork):
     bins: ColumnBins
     rules: tuple[PartyRule, ...]
     weights: Tensor
-
-    @property
-    def input_weights(self) -> Tensor:
-        """Return what splits gained, (1, columns)."""
-        return self.weights
 
     @property
     def n_outputs(self) -> int:
@@ -101,29 +101,13 @@ class Splits(GrownNetwork):
         """Cut encoded columns (columns,) that no split needs."""
         if slots is None:
             return self
-        left = slots.cpu().numpy()
-        cells, whole = self.cells.only(left)
-        place = np.cumsum(whole) - 1
+        cells, whole = self.cells.only(slots.cpu().numpy())
         if not all(whole[rule.column] for rule in self.rules):
             raise ValueError("a split needs a column that is cut")
-        bins = self.bins
-        return Splits(
-            cells,
-            ColumnBins(
-                tuple(e for e, on in zip(bins.ends, whole, strict=True) if on),
-                bins.categorical[whole],
-                bins.missing[whole],
-            ),
-            tuple(replace(r, column=int(place[r.column])) for r in self.rules),
-            self.weights[:, slots],
-        )
-
-    def astype(self, dtype: torch.dtype) -> Splits:
-        """Return itself: ends of bins are of cells in the format of training.
-
-        A cell in another one may be beside the end that it was; 0 and 1 are the same.
-        """
-        return self
+        place = np.cumsum(whole) - 1
+        rules = [replace(r, column=int(place[r.column])) for r in self.rules]
+        bins = self.bins.of_columns(np.flatnonzero(whole))
+        return Splits(cells, bins, tuple(rules), self.weights[:, slots])
 
     def state(self) -> dict[str, Tensor]:
         """Return all of it as tensors."""
@@ -134,41 +118,38 @@ class Splits(GrownNetwork):
             "middles": cells.middles,
             "groups": cells.groups,
             "ends": np.concatenate([*bins.ends, np.zeros(0)]),
-            "n_ends": np.array([len(own) for own in bins.ends], dtype=np.int64),
+            "n_ends": np.array([len(ends) for ends in bins.ends], dtype=np.int64),
             "categorical": bins.categorical,
             "missing": bins.missing,
             **joined_rules(self.rules),
         }
-        found = {
-            name: torch.from_numpy(np.ascontiguousarray(a))
-            for name, a in arrays.items()
+        tensors = {
+            name: torch.from_numpy(np.ascontiguousarray(array))
+            for name, array in arrays.items()
         }
-        return {**found, "weights": self.weights}
+        return {**tensors, "weights": self.weights}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> Splits:
         """Return what :meth:`state` gave; refuse what does not fit together."""
-        own = {name: tensor.cpu().numpy() for name, tensor in state.items()}
-        n_columns, n_cells = own["weights"].shape[1], len(own["flags"])
-        cells = CellColumns(own["sources"], own["flags"], own["middles"], own["groups"])
-        bins = ColumnBins(
-            tuple(_parts(own["ends"], own["n_ends"])),
-            own["categorical"],
-            own["missing"],
-        )
-        left = _parts(own["left"], own["n_left"])
-        both = zip(own["columns"].tolist(), left, strict=True)
-        rules = tuple(PartyRule(column, part) for column, part in both)
-        sizes = {len(own[name]) for name in ("sources", "groups", "n_ends", "missing")}
-        _check(sizes <= {n_cells} and len(own["categorical"]) == n_cells)
-        _check(len(own["middles"]) == n_columns)
+        arrays = {name: tensor.cpu().numpy() for name, tensor in state.items()}
+        n_columns, n_cells = arrays["weights"].shape[1], len(arrays["flags"])
+        names = ("sources", "groups", "n_ends", "missing", "categorical")
+        _check({len(arrays[name]) for name in names} == {n_cells})
+        _check(len(arrays["middles"]) == n_columns)
         for name in ("sources", "flags"):
-            _check_places(own[name], -1, n_columns)
-        _check_places(own["columns"], 0, n_cells)
+            _check_places(arrays[name], -1, n_columns)
+        _check_places(arrays["columns"], 0, n_cells)
+        cells = CellColumns(
+            *(arrays[name] for name in ("sources", "flags", "middles", "groups"))
+        )
+        ends = _parts(arrays["ends"], arrays["n_ends"])
+        bins = ColumnBins(tuple(ends), arrays["categorical"], arrays["missing"])
         _check((bins.categorical == cells.categorical).all())
-        expected = bins.n_values[own["columns"]] + 1
-        _check((own["n_left"] == expected).all())
-        return cls(cells, bins, rules, state["weights"])
+        left = _parts(arrays["left"], arrays["n_left"])
+        _check((arrays["n_left"] == bins.n_values[arrays["columns"]] + 1).all())
+        rules = map(PartyRule, arrays["columns"].tolist(), left)
+        return cls(cells, bins, tuple(rules), state["weights"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,9 +169,12 @@ class TreeSum(GrownNetwork):
         cls, trees: TreeEnsemble, places: RulePlaces, n_components: int, like: Tensor
     ) -> TreeSum:
         """Take over an ensemble, whose rules are at some places of the embedding."""
-        children, components, values, roots = [], [], [], []
-        gains = np.zeros(n_components)
-        n_nodes, n_outputs = 0, len(trees.start)
+        n_outputs = len(trees.start)
+        children = [np.zeros((0, 2), dtype=np.int64)]
+        components = [np.zeros(0, dtype=np.int64)]
+        values = [np.zeros((0, n_outputs))]
+        roots: list[int] = []
+        gains, n_nodes = np.zeros(n_components), 0
         for some in trees.trees:
             for output, tree in enumerate(some):
                 nodes = np.arange(len(tree.owner))
@@ -201,28 +185,26 @@ class TreeSum(GrownNetwork):
                     for owner, rule in zip(tree.owner, tree.rule, strict=True)
                 ]
                 np.add.at(gains, asked, np.where(is_leaf, 0.0, tree.gain))
-                said = tree.value
+                value = tree.value
                 if len(some) > 1:  # a tree for every output
-                    said = np.zeros((len(nodes), n_outputs))
-                    said[:, output] = tree.value[:, 0]
+                    value = np.zeros((len(nodes), n_outputs))
+                    value[:, output] = tree.value[:, 0]
                 children.append(below + n_nodes)
                 components.append(np.array(asked, dtype=np.int64))
-                values.append(said)
+                values.append(value)
                 roots.append(n_nodes)
                 n_nodes += len(nodes)
-        none = np.zeros((0, 2), dtype=np.int64)
-        shares = is_mean_of(trees.task) if trees.is_mean else 0
         device = like.device
         return cls(
-            torch.from_numpy(np.concatenate([none, *children])).to(device),
-            torch.from_numpy(np.concatenate([none[:, 0], *components])).to(device),
-            torch.from_numpy(np.concatenate([np.zeros((0, n_outputs)), *values])).to(
-                device
+            children=torch.from_numpy(np.concatenate(children)).to(device),
+            components=torch.from_numpy(np.concatenate(components)).to(device),
+            values=torch.from_numpy(np.concatenate(values)).to(device),
+            roots=torch.tensor(roots, dtype=torch.long, device=device),
+            start=torch.from_numpy(trees.start.copy()).to(device),
+            shares=torch.tensor(
+                is_mean_of(trees.task) if trees.is_mean else 0, device=device
             ),
-            torch.tensor(roots, dtype=torch.long, device=device),
-            torch.from_numpy(trees.start.copy()).to(device),
-            torch.tensor(shares, device=device),
-            torch.from_numpy(gains).to(like).unsqueeze(0),
+            weights=torch.from_numpy(gains).to(like).unsqueeze(0),
         )
 
     def splits_of(self, sizes: Sequence[int]) -> list[int]:
@@ -230,7 +212,7 @@ class TreeSum(GrownNetwork):
         nodes = torch.arange(len(self.children), device=self.children.device)
         asked = self.components[self.children[:, 0] != nodes]
         every = torch.bincount(asked, minlength=sum(sizes))
-        return [int(own.sum()) for own in torch.split(every, list(sizes))]
+        return [int(part.sum()) for part in torch.split(every, list(sizes))]
 
     @functools.cached_property
     def depth(self) -> int:
@@ -240,11 +222,6 @@ class TreeSum(GrownNetwork):
             if below[0] != node:
                 depth[below] = depth[node] + 1
         return int(depth.max(initial=0))
-
-    @property
-    def input_weights(self) -> Tensor:
-        """Return what splits gained, (1, components)."""
-        return self.weights
 
     @property
     def n_outputs(self) -> int:
@@ -257,32 +234,26 @@ class TreeSum(GrownNetwork):
 
     def summed(self, x: Tensor) -> Tensor:
         """Map what splits say (n, components) to the sum over trees, (n, K)."""
-        return torch.cat([self._sum(rows > HALF) for rows in torch.split(x, ROWS)])
+        parts = []
+        for rows in torch.split(x, ROWS):
+            z = self.start.expand(len(rows), -1).clone()
+            node = self.roots.expand(len(rows), -1)
+            goes_right = ~(rows > HALF)
+            while True:
+                turn = goes_right.gather(1, self.components[node])
+                below = self.children[node, turn.long()]
+                if bool((below == node).all()):  # a leaf is its own child
+                    break
+                node = below
+            for leaves in node.T:
+                z += self.values[leaves]
+            parts.append(z)
+        return torch.cat(parts)
 
     def finished(self, z: Tensor) -> Tensor:
         """Map a start and leaves of all trees, summed up, to raw predictions (n, K)."""
         z = finished(z, len(self.roots), int(self.shares))
         return z.to(self.weights.dtype)
-
-    def _sum(self, goes_left: Tensor) -> Tensor:
-        """Return what the leaves of rows (n, components) sum up to, (n, K)."""
-        z = self.start.expand(len(goes_left), -1).clone()
-        node = self.roots.expand(len(goes_left), -1)
-        while True:
-            goes_right = ~goes_left.gather(1, self.components[node])
-            below = self.children[node, goes_right.long()]
-            if bool((below == node).all()):
-                break
-            node = below
-        for leaves in node.T:
-            z += self.values[leaves]
-        return z
-
-    def narrow(
-        self, slots: Tensor | None = None, outputs: Tensor | None = None
-    ) -> TreeSum:
-        """Return itself: all components are of splits in use."""
-        return self
 
     def astype(self, dtype: torch.dtype) -> TreeSum:
         """Return the same, its answers in another number format."""
@@ -290,22 +261,20 @@ class TreeSum(GrownNetwork):
 
     def state(self) -> dict[str, Tensor]:
         """Return all of it as tensors."""
-        names = ("children", "components", "values", "roots", "start", "shares")
-        found = {name: getattr(self, name) for name in names}
-        return {**found, "weights": self.weights}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> TreeSum:
         """Return what :meth:`state` gave; refuse what does not fit together."""
-        own = {name: tensor.cpu().numpy() for name, tensor in state.items()}
-        n_nodes, n_components = len(own["values"]), own["weights"].shape[1]
-        _check(own["children"].shape == (n_nodes, 2))
-        _check(own["components"].shape == (n_nodes,))
-        _check(own["values"].shape[1:] == own["start"].shape)
-        _check_places(own["roots"], 0, n_nodes)
-        _check_places(own["components"], 0, n_components)
-        _check_places(own["children"], 0, n_nodes)
-        ahead = own["children"] - np.arange(n_nodes)[:, None]
+        arrays = {name: tensor.cpu().numpy() for name, tensor in state.items()}
+        children, n_nodes = arrays["children"], len(arrays["values"])
+        _check(children.shape == (n_nodes, 2))
+        _check(arrays["components"].shape == (n_nodes,))
+        _check(arrays["values"].shape[1:] == arrays["start"].shape)
+        _check_places(arrays["roots"], 0, n_nodes)
+        _check_places(arrays["components"], 0, arrays["weights"].shape[1])
+        _check_places(children, 0, n_nodes)
+        ahead = children - np.arange(n_nodes)[:, None]
         is_leaf = (ahead == 0).all(axis=1)
         _check(bool(((ahead > 0).all(axis=1) | is_leaf).all()))  # no way back: it ends
         return cls(**state)

@@ -41,40 +41,19 @@ def free_bins(layout: BinLayout) -> Truths:
     return free
 
 
-def free_bins_of(layout: BinLayout, used: Truths) -> Truths:
-    """Return which of the free bins are of columns (F,) in use."""
-    return np.repeat(used, layout.sizes - 1)
-
-
 def most_bins(ring: Ring, n_rows: int) -> int:
     """Return how many bins a table of so many rows may have."""
     return 8 * MOST_BYTES // (ring.bits * max(1, n_rows))
 
 
-def draw_table(ring: Ring, seed: bytes, n_rows: int, n_bins: int) -> Tensor:
-    """Return A, the mask of a party's bins, (N, T)."""
-    return ring.draw_packed(seed, "bins", n_rows, n_bins)
-
-
-def draw_values(ring: Ring, seed: bytes, step: int, *shape: int) -> Tensor:
-    """Return b, the mask of the gradients that are sent at a step."""
-    return ring.draw_packed(seed, f"gradients {step}", *shape)
-
-
-def draw_sums(ring: Ring, seed: bytes, step: int, *shape: int) -> Tensor:
-    """Return the mask of the sums that are sent at a step."""
-    return ring.draw_packed(seed, f"sums {step}", *shape)
-
-
 def masked_table(mask: Tensor, codes: CellCodes, layout: BinLayout) -> Tensor:
     """Return X - A of rows in bins (F, N)."""
-    found = mask.neg()
-    first = 0
-    for own, size in zip(codes, layout.sizes.tolist(), strict=True):
-        rows = np.flatnonzero(own < size - 1)
-        found[rows, own[rows].astype(np.int64) + first] += 1
+    table, first = mask.neg(), 0
+    for bins, size in zip(codes, layout.sizes.tolist(), strict=True):
+        rows = np.flatnonzero(bins < size - 1)
+        table[rows, bins[rows].astype(np.int64) + first] += 1
         first += size - 1
-    return found
+    return table
 
 
 def times(table: Tensor, values: Tensor, nodes: Sequence[NodeRows]) -> Tensor:
@@ -84,13 +63,13 @@ def times(table: Tensor, values: Tensor, nodes: Sequence[NodeRows]) -> Tensor:
     """
     n_bins = table.shape[1]
     check_size(values.shape[1], len(nodes), n_bins)
-    found = table.new_zeros(values.shape[1], len(nodes), n_bins)
+    sums = table.new_zeros(values.shape[1], len(nodes), n_bins)
     step = max(1, BLOCK_CELLS // max(1, n_bins))
     for place, node in enumerate(nodes):
         for rows in torch.split(torch.from_numpy(node.rows), step):
-            own = values[node.tree].index_select(1, rows)
-            found[:, place] += own @ table.index_select(0, rows)
-    return found
+            some = values[node.tree].index_select(1, rows)
+            sums[:, place] += some @ table.index_select(0, rows)
+    return sums
 
 
 def in_parts(values: Tensor) -> FixedPoint:
@@ -118,8 +97,8 @@ def with_last(sums: Sums, totals: Sums, layout: BinLayout) -> Sums:
     `totals` are those of nodes, (Q + 2, nodes).
     """
     free = free_bins(layout)
-    found = np.zeros((*sums.shape[:2], layout.n_bins))
-    found[:, :, free] = sums
-    by_column = np.add.reduceat(found, layout.starts, axis=2)
-    found[:, :, ~free] = totals[:, :, None] - by_column
-    return found
+    whole = np.zeros((*sums.shape[:2], layout.n_bins))
+    whole[:, :, free] = sums
+    by_column = np.add.reduceat(whole, layout.starts, axis=2)
+    whole[:, :, ~free] = totals[:, :, None] - by_column
+    return whole

@@ -69,11 +69,10 @@ class FixedPoint:
         if bits == 32:
             return cls(np.rint(g), np.rint(h), g_unit, h_unit)
         for seed, *both in zip(seeds, g, h, strict=True):
-            generator = stream(seed, "round")
-            for own in both:
-                own += torch.rand(
-                    own.shape, generator=generator, dtype=torch.double
-                ).numpy()
+            chance = stream(seed, "round")
+            for part in both:
+                drawn = torch.rand(part.shape, generator=chance, dtype=torch.double)
+                part += drawn.numpy()
         return cls(np.floor(g), np.floor(h), g_unit, h_unit)
 
     @property
@@ -102,7 +101,7 @@ class FixedPoint:
     def total(self, tree: int, rows: RowIds) -> Sums:
         """Return the sums over some rows, (Q + 2,)."""
         each = [*self.gradient[tree], self.hessian[tree]]
-        return np.array([*(own.take(rows).sum() for own in each), len(rows)])
+        return np.array([*(values.take(rows).sum() for values in each), len(rows)])
 
 
 def _units(largest: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
@@ -126,30 +125,26 @@ def sum_by_bin(
     n_columns, n_rows = codes.shape
     sums = np.zeros((n_gradients + 2, len(nodes), n_columns, width))
     for first, last, part in _batches([len(rows) for _, rows in nodes]):
-        each = [(tree, own[part]) for tree, own in nodes[first:last]]
-        rows = np.concatenate([own for _, own in each])
-        lengths = [len(own) for _, own in each]
+        each = [(tree, rows[part]) for tree, rows in nodes[first:last]]
+        rows = np.concatenate([some for _, some in each])
+        lengths = [len(some) for _, some in each]
         offsets = np.repeat([tree * n_rows for tree, _ in each], lengths)
         values = torch.from_numpy(np.take(packed, offsets + rows, axis=1))
         slots = np.repeat(np.arange(len(each)) * width, lengths)
+        is_everyone = len(rows) == n_rows and bool((np.diff(rows) == 1).all())
         block = max(1, BLOCK_CELLS // len(rows))
         for start in range(0, n_columns, block):
-            own = codes[start : start + block]
-            if not _is_everyone(rows, n_rows):
-                own = np.take(own, rows, axis=1)
-            index = torch.from_numpy(np.add(own, slots))
-            found = torch.zeros(
+            some_codes = codes[start : start + block]
+            if not is_everyone:
+                some_codes = np.take(some_codes, rows, axis=1)
+            index = torch.from_numpy(np.add(some_codes, slots))
+            pairs = torch.zeros(
                 (len(values), len(index), len(each) * width), dtype=torch.complex128
             )
-            for pair, value in zip(found, values, strict=True):
+            for pair, value in zip(pairs, values, strict=True):
                 pair.scatter_add_(1, index, value.expand(index.shape))
-            _unpack(found.numpy(), sums[:, first:last, start : start + block])
+            _add_pairs(pairs.numpy(), sums[:, first:last, start : start + block])
     return sums
-
-
-def _is_everyone(rows: RowIds, n_rows: int) -> bool:
-    """Tell whether rows are all there are, in order."""
-    return len(rows) == n_rows and bool((np.diff(rows) == 1).all())
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[tuple[int, int, slice]]:
@@ -169,46 +164,46 @@ def _batches(sizes: Sequence[int]) -> Iterator[tuple[int, int, slice]]:
         yield first, len(sizes), slice(None)
 
 
-def _unpack(found: NDArray[np.complex128], sums: Sums) -> None:
+def _add_pairs(pairs: NDArray[np.complex128], sums: Sums) -> None:
     """Add sums of complex numbers (P, F, nodes x width) to (Q + 2, nodes, F, width)."""
-    n_pairs, n_columns, _ = found.shape
+    n_pairs, n_columns, _ = pairs.shape
     shape = (n_pairs, n_columns, sums.shape[1], sums.shape[3], 2)
-    parts = found.view(np.float64).reshape(shape).transpose(0, 4, 2, 1, 3)
+    parts = pairs.view(np.float64).reshape(shape).transpose(0, 4, 2, 1, 3)
     first, second, *others = parts.reshape(2 * n_pairs, *sums.shape[1:])
     n_rows = np.floor(second / ONE_ROW)
     sums[0] += first
     sums[-1] += n_rows
     n_rows *= ONE_ROW
     sums[-2] += second - n_rows
-    for own, other in zip(sums[1:-2], others, strict=False):
-        own += other
+    for gradient, other in zip(sums[1:-2], others, strict=False):
+        gradient += other
 
 
-@dataclass(frozen=True)
-class PackedSums:
-    """Sums in fewer bits: whole numbers of `bits` bits, and what each stands for."""
-
-    levels: NDArray[np.signedinteger]  # (Q + 2, nodes, T)
-    units: NDArray[np.float64]  # (Q + 2, nodes, F), powers of two
-
-    def sums(self, sizes: NDArray[np.int64]) -> Sums:
-        """Return what the levels stand for, of columns with so many bins (F,)."""
-        return np.asarray(self.levels * np.repeat(self.units, sizes, axis=2))
-
-
-def pack(sums: Sums, bits: int, sizes: NDArray[np.int64]) -> PackedSums:
+def pack(
+    sums: Sums, bits: int, sizes: NDArray[np.int64]
+) -> tuple[NDArray[np.signedinteger], NDArray[np.float64]]:
     """Round the sums of every node and column to 32, 16 or 8 bits, or leave them.
 
-    Columns have so many bins (F,), side by side. Sums that fit stay exact.
+    Columns have so many bins (F,), side by side. Sums that fit stay exact. Returns
+    levels (Q + 2, nodes, T) of `bits` bits, and what each stands for: units (Q + 2,
+    nodes, F) that are powers of two.
 
     >>> two_columns = np.array([2, 3])
-    >>> pack(np.array([[[3.0, -100.0, 1000.0, 7.0, 4.0]]]), 8, two_columns).sums(
-    ...     two_columns
-    ... )
+    >>> sums = np.array([[[3.0, -100.0, 1000.0, 7.0, 4.0]]])
+    >>> unpack(*pack(sums, 8, two_columns), two_columns)
     array([[[   3., -100., 1000.,    8.,    0.]]])
     """
     starts = np.cumsum(sizes) - sizes
     largest = np.maximum.reduceat(np.abs(sums), starts, axis=2)
     units = np.maximum(1.0, _units(largest, bits - 1))
     each = np.repeat(units, sizes, axis=2)
-    return PackedSums(np.rint(sums / each).astype(np.dtype(f"int{bits}")), units)
+    return np.rint(sums / each).astype(np.dtype(f"int{bits}")), units
+
+
+def unpack(
+    levels: NDArray[np.signedinteger],
+    units: NDArray[np.float64],
+    sizes: NDArray[np.int64],
+) -> Sums:
+    """Return the sums that levels of :func:`pack` stand for."""
+    return np.asarray(levels * np.repeat(units, sizes, axis=2))

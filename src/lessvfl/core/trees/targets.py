@@ -38,8 +38,8 @@ class TreeTargets:
         """Take labels; without weights all rows weigh 1."""
         values = y.astype(np.float64)
         n_classes = int(values.max()) + 1 if task == "multiclass" else 2
-        own = np.ones(len(values)) if weight is None else weight.astype(np.float64)
-        return cls(values, task, own, n_classes)
+        weights = np.ones(len(values)) if weight is None else weight.astype(np.float64)
+        return cls(values, task, weights, n_classes)
 
     @property
     def n_outputs(self) -> int:
@@ -89,5 +89,4 @@ class TreeTargets:
         """Return labels as (K, N): values, 0/1, or 1 for the class of a row."""
         if self.task != "multiclass":
             return self.y[None]
-        own: RowValues = (self.y == np.arange(self.n_classes)[:, None]).astype(float)
-        return own
+        return np.asarray(self.y == np.arange(self.n_classes)[:, None], dtype=float)

@@ -8,7 +8,7 @@ the others are left.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -54,32 +54,24 @@ class Votes(GrownNetwork):
         """Cut encoded columns (columns,) that no split needs."""
         return replace(self, splits=self.splits.narrow(slots))
 
-    def astype(self, dtype: torch.dtype) -> Votes:
-        """Return the same, its answers in another number format."""
-        return replace(self, splits=self.splits.astype(dtype))
-
     def state(self) -> dict[str, Tensor]:
         """Return all of it as tensors."""
-        trees = {f"{TREES}{name}": own for name, own in self.trees.state().items()}
+        trees = {f"{TREES}{name}": part for name, part in self.trees.state().items()}
         return {**self.splits.state(), **trees}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> Votes:
         """Return what :meth:`state` gave; refuse what does not fit together."""
         trees = {
-            name.removeprefix(TREES): own
-            for name, own in state.items()
+            name.removeprefix(TREES): part
+            for name, part in state.items()
             if name.startswith(TREES)
         }
-        rest = {name: own for name, own in state.items() if not name.startswith(TREES)}
-        found = cls(Splits.of_state(rest), TreeSum.of_state(trees))
-        found.check()
-        return found
-
-    def check(self) -> None:
-        """Refuse trees that ask for other splits than there are."""
-        if self.trees.weights.shape[1] != self.splits.n_outputs:
+        rest = {name: state[name] for name in state if not name.startswith(TREES)}
+        votes = cls(Splits.of_state(rest), TreeSum.of_state(trees))
+        if votes.trees.weights.shape[1] != votes.splits.n_outputs:
             raise ValueError("arrays of trees that do not fit together")
+        return votes
 
 
 def is_grown(state: Mapping[str, Tensor]) -> bool:
@@ -100,7 +92,7 @@ class VoteSum(GrownNetwork):
     counts: Tensor  # (parties,), trees of each
     splits: Tensor  # (parties,), splits of these
     shares: Tensor  # (), as of a TreeSum
-    weights: Tensor  # (1, parties x K), all 1
+    weights: Tensor  # (1, parties x K), all 1: all votes count alike
 
     @classmethod
     def of(
@@ -109,17 +101,8 @@ class VoteSum(GrownNetwork):
         """Return the sum of votes for a task, by parties with so many trees, splits."""
         device = like.device
         counts, splits = torch.tensor(sizes, dtype=torch.long, device=device).T
-        return cls(
-            counts,
-            splits,
-            torch.tensor(is_mean_of(task), device=device),
-            like.new_ones(1, len(sizes) * n_outputs),
-        )
-
-    @property
-    def input_weights(self) -> Tensor:
-        """Return that all votes count alike, (1, parties x K)."""
-        return self.weights
+        shares = torch.tensor(is_mean_of(task), device=device)
+        return cls(counts, splits, shares, like.new_ones(1, len(sizes) * n_outputs))
 
     @property
     def n_outputs(self) -> int:
@@ -136,27 +119,20 @@ class VoteSum(GrownNetwork):
         n_trees = int(self.counts[list(present)].sum())
         return finished(votes, n_trees, int(self.shares)).to(self.weights)
 
-    def narrow(
-        self, slots: Tensor | None = None, outputs: Tensor | None = None
-    ) -> VoteSum:
-        """Return itself: votes of all parties count."""
-        return self
-
     def astype(self, dtype: torch.dtype) -> VoteSum:
         """Return the same, its answers in another number format."""
         return replace(self, weights=self.weights.to(dtype))
 
     def state(self) -> dict[str, Tensor]:
         """Return all of it as tensors."""
-        own = {"counts": self.counts, "splits": self.splits, "shares": self.shares}
-        return {**own, "weights": self.weights}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> VoteSum:
         """Return what :meth:`state` gave; refuse what does not fit together."""
-        counts, splits, weights = (state[n] for n in ("counts", "splits", "weights"))
-        n_parties = len(counts)
-        fits = n_parties == len(splits) > 0 and weights.shape[1] % n_parties == 0
-        if not fits or bool((counts < 0).any() | (splits < 0).any()):
+        n_parties, votes = len(state["counts"]), cls(**state)
+        fits = n_parties == len(votes.splits) > 0
+        fits = fits and votes.weights.shape[1] % n_parties == 0
+        if not fits or bool((votes.counts < 0).any() | (votes.splits < 0).any()):
             raise ValueError("arrays of trees that do not fit together")
-        return cls(counts, splits, state["shares"], weights)
+        return votes
