@@ -28,7 +28,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lessvfl import settings
 from lessvfl.core import binning, limits, sharing
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
@@ -37,6 +36,7 @@ from lessvfl.core.protocol import QueryArrays
 from lessvfl.core.sharing import SEED_BYTES, Ring
 from lessvfl.errors import ConfigError, ProtocolError
 from lessvfl.methods.base import Joint
+from lessvfl.settings import an_int, one_of, setting
 from lessvfl.terms import PartyId, Stage
 from lessvfl.wire.parties import Parties
 
@@ -49,11 +49,11 @@ N_COUNTING = {"sharing": 4, "none": 1}  # queries until a party has its counts
 class Counted(Joint):
     """Settings of whoever counts classes by bin."""
 
-    bins: int = settings.setting(
-        settings.an_int(2), 10, "bins of a number; up to as many values have one each"
+    bins: int = setting(
+        an_int(2), 10, "bins of a number; up to as many values have one each"
     )
-    secret: Literal["sharing", "none"] = settings.setting(
-        settings.one_of("sharing", "none"),
+    secret: Literal["sharing", "none"] = setting(
+        one_of("sharing", "none"),
         "sharing",
         "how classes are counted by bin: under additive sharing, or by a party that is "
         "sent the labels",

@@ -34,7 +34,7 @@ class CountingParty(abc.ABC):
     """A party in a stage in which classes are counted by bin."""
 
     def __init__(self, config: Counted, holder: Holder) -> None:
-        self.own, self._secret = holder, config.secret
+        self.inputs, self._secret = holder, config.secret
         features = holder.features
         self.bins = binning.bin_features(
             holder.X.cpu(), features.column_groups.cpu(), features.n_groups, config.bins
@@ -113,7 +113,7 @@ class CountingParty(abc.ABC):
     def hide(self, values: Tensor) -> Tensor:
         """Return real numbers as they travel: under sharing in a sum alone."""
         if self._secret == "none":
-            return sharing.rounded(values).to(self.own.X.dtype)
+            return sharing.rounded(values).to(self.inputs.X.dtype)
         return sharing.hidden(values, self._seed, self._dealt)
 
     @abc.abstractmethod

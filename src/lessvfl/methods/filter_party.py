@@ -42,7 +42,7 @@ class FilterParty(CountingParty):
         if config.holds_out:
             copies = torch.stack([scramble() for _ in range(config.copies)])
             self._scores = self._scores - copies.mean(dim=0)
-            return (self._scores.amax().view(1).to(self.own.X.dtype),)
+            return (self._scores.amax().view(1).to(self.inputs.X.dtype),)
         if config.keep is not None:
             return self._selected(limits.best(self._scores, config.keep))
         kept, false_share = keep_beyond_chance(
@@ -76,13 +76,13 @@ class FilterParty(CountingParty):
     def _selected(self, chosen: Tensor, false_share: float | None = None) -> Selected:
         """Keep these features (G,), of which a share is useless."""
         rating = rating_by_bins(
-            self._measure, self._counts, self.bins, self.own.features, false_share
+            self._measure, self._counts, self.bins, self.inputs.features, false_share
         )
-        return Selected((chosen | self._must).to(self.own.X.device), rating)
+        return Selected((chosen | self._must).to(self.inputs.X.device), rating)
 
     def _scramble(self) -> Callable[[], Tensor]:
         """Return a function that returns the scores of all features by chance."""
-        bins, holder = self.bins, self.own
+        bins, holder = self.bins, self.inputs
         total = self._counts[bins.owner == 0].sum(dim=0)
         classes = torch.arange(len(total)).repeat_interleave(total)
         random = stream(holder.private, "scrambled labels", holder.party)

@@ -29,13 +29,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lessvfl import settings
 from lessvfl.core import limits, sharing
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.methods import counting
 from lessvfl.methods.counting import N_COUNTING, STAGE
 from lessvfl.methods.held_out import choose_together, largest_of
+from lessvfl.settings import a_float, an_int, one_of, or_none, setting
 from lessvfl.wire.parties import Parties
 
 
@@ -43,23 +43,21 @@ from lessvfl.wire.parties import Parties
 class FilterConfig(counting.Counted):
     """Settings of filters."""
 
-    keep: int | None = settings.setting(
-        settings.or_none(settings.an_int(1)),
+    keep: int | None = setting(
+        or_none(an_int(1)),
         None,
         "features that each party keeps; none: as many as how_many says",
     )
-    how_many: Literal["chance", "held-out"] = settings.setting(
-        settings.one_of("chance", "held-out"),
+    how_many: Literal["chance", "held-out"] = setting(
+        one_of("chance", "held-out"),
         "chance",
         "how many features stay: those beyond chance, or by rows held out",
     )
-    copies: int = settings.setting(
-        settings.an_int(20),
-        50,
-        "scrambled copies of the labels that say what chance is",
+    copies: int = setting(
+        an_int(20), 50, "scrambled copies of the labels that say what chance is"
     )
-    false_share: float = settings.setting(
-        settings.a_float(0.0, 1.0),
+    false_share: float = setting(
+        a_float(0.0, 1.0),
         0.2,
         "the largest estimated share of useless features among those kept",
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from lessvfl import algorithm, settings
+from lessvfl import algorithm
 from lessvfl.algorithm import Stages
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import SelectPlan
 from lessvfl.methods.base import LAM_SHARE, Method, PartySelection
+from lessvfl.settings import a_float, an_int, or_none, setting
 from lessvfl.terms import Observer
 from lessvfl.wire.parties import Parties
 
@@ -20,26 +21,22 @@ from lessvfl.wire.parties import Parties
 class Config(PartySelection):
     """Settings of LESS-VFL."""
 
-    lam_party: float | None = settings.setting(
-        settings.or_none(settings.a_float()),
+    lam_party: float | None = setting(
+        or_none(a_float()),
         4.0,
         f"weight of the parties' group lasso; none: at each party {LAM_SHARE} of the "
         "one that removes all",
     )
-    lam_server: float = settings.setting(
-        settings.a_float(), 0.05, "weight of the server's group lasso"
+    lam_server: float = setting(a_float(), 0.05, "weight of the server's group lasso")
+    server_epochs: int = setting(an_int(), 150, "epochs of stage 2")
+    server_step_size: float = setting(
+        a_float(open_low=True), 0.01, "step size of stage 2"
     )
-    server_epochs: int = settings.setting(settings.an_int(), 150, "epochs of stage 2")
-    server_step_size: float = settings.setting(
-        settings.a_float(open_low=True), 0.01, "step size of stage 2"
+    pretrain_batch_size: int | None = setting(
+        or_none(an_int(1)), None, "rows of one step of pre-training; none: batch_size"
     )
-    pretrain_batch_size: int | None = settings.setting(
-        settings.or_none(settings.an_int(1)),
-        None,
-        "rows of one step of pre-training; none: batch_size",
-    )
-    adaptive: float = settings.setting(
-        settings.a_float(),
+    adaptive: float = setting(
+        a_float(),
         0.0,
         "stage 3 weights groups by 1 / norm^this of the pre-trained network; 0: not",
     )

@@ -33,6 +33,7 @@ from lessvfl.core.plans import (
 from lessvfl.core.stage import narrow_to_kept, run_once
 from lessvfl.errors import ConfigError, warn
 from lessvfl.methods.base import Joint, Method
+from lessvfl.settings import a_flag, a_float, a_text, an_int, or_none, setting
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties, concatenate
 
@@ -42,10 +43,10 @@ NOISE = 0.025  # how often a whole run may keep anything where labels are pure n
 
 def _some_rows() -> settings.Kind:
     """Allow no rows, or as many as a path of lambdas needs."""
-    several = settings.an_int(FEWEST_ROWS)
+    several = an_int(FEWEST_ROWS)
     return settings.Kind(
         f"0 or {several.allowed}",
-        lambda rows: settings.an_int(0, 0).accepts(rows) or several.accepts(rows),
+        lambda rows: an_int(0, 0).accepts(rows) or several.accepts(rows),
         several.read,
     )
 
@@ -54,61 +55,57 @@ def _some_rows() -> settings.Kind:
 class Config(Joint):
     """Settings of selection without a lambda."""
 
-    pretrain_epochs: float = settings.setting(
-        settings.a_float(), 0.5, "epochs of pre-training (stage 1); also a fraction"
+    pretrain_epochs: float = setting(
+        a_float(), 0.5, "epochs of pre-training (stage 1); also a fraction"
     )
-    pretrain_batch_size: int = settings.setting(
-        settings.an_int(1),
+    pretrain_batch_size: int = setting(
+        an_int(1),
         1000,
         "rows of one step of pre-training; 1000: few rounds, 32: few bytes",
     )
-    pretrain_rate: float = settings.setting(
-        settings.a_float(open_low=True), 0.005, "learning rate of pre-training"
+    pretrain_rate: float = setting(
+        a_float(open_low=True), 0.005, "learning rate of pre-training"
     )
-    server_rows: int = settings.setting(
+    server_rows: int = setting(
         _some_rows(),
         512,
         "rows whose embeddings the server asks for in stage 2; 0: no such stage, and "
         "all components stay",
     )
-    server_errors: float = settings.setting(
-        settings.a_float(), 0.25, "standard errors that stage 2 may lose for simplicity"
+    server_errors: float = setting(
+        a_float(), 0.25, "standard errors that stage 2 may lose for simplicity"
     )
-    shadows: int = settings.setting(
-        settings.an_int(20), 100, "scrambled copies of a party's columns (shadows)"
+    shadows: int = setting(
+        an_int(20), 100, "scrambled copies of a party's columns (shadows)"
     )
-    shadow_share: float = settings.setting(
-        settings.a_float(0.0, 1.0),
-        0.03,
-        "the largest share of shadows that may pass (q)",
+    shadow_share: float = setting(
+        a_float(0.0, 1.0), 0.03, "the largest share of shadows that may pass (q)"
     )
-    false_share: float = settings.setting(
-        settings.a_float(0.0, 1.0),
+    false_share: float = setting(
+        a_float(0.0, 1.0),
         0.2,
         "the largest estimated share of useless features among those kept",
     )
-    pairs: bool = settings.setting(
-        settings.a_flag(), True, "keep features, too, that act only together"
-    )
-    must_keep: str | None = settings.setting(
-        settings.or_none(settings.a_text()),
+    pairs: bool = setting(a_flag(), True, "keep features, too, that act only together")
+    must_keep: str | None = setting(
+        or_none(a_text()),
         None,
         "features (names or globs, separated by commas) that selection may not remove",
     )
-    most: int | None = settings.setting(
-        settings.or_none(settings.an_int(1)), None, "the most features a party keeps"
+    most: int | None = setting(
+        or_none(an_int(1)), None, "the most features a party keeps"
     )
-    refit_epochs: int = settings.setting(
-        settings.an_int(), 20, "most epochs of a party's own fit after each look"
+    refit_epochs: int = setting(
+        an_int(), 20, "most epochs of a party's own fit after each look"
     )
-    second_look: int = settings.setting(
-        settings.an_int(),
+    second_look: int = setting(
+        an_int(),
         1,
         "of train_epochs, those after which parties look again, if more follow; "
         "0: never",
     )
-    second_loss: float = settings.setting(
-        settings.a_float(0.0, 1.0),
+    second_loss: float = setting(
+        a_float(0.0, 1.0),
         0.02,
         "share of what is explained that the second look may lose for simplicity",
     )

@@ -34,7 +34,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lessvfl import settings
 from lessvfl.core import limits
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
@@ -43,6 +42,7 @@ from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.views import View, targets
 from lessvfl.methods.base import Joint, Method, follow_plans
 from lessvfl.methods.held_out import choose_together
+from lessvfl.settings import a_float, an_int, or_none, setting
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
@@ -53,23 +53,23 @@ STAGE: Stage = "select_features"
 class Config(Joint):
     """Settings of MMVFL."""
 
-    beta: float = settings.setting(
-        settings.a_float(open_low=True), 1.0, "weight of the norms of rows of weights"
+    beta: float = setting(
+        a_float(open_low=True), 1.0, "weight of the norms of rows of weights"
     )
-    zeta: float = settings.setting(
-        settings.a_float(open_low=True), 1000.0, "weight of agreement on pseudo-labels"
+    zeta: float = setting(
+        a_float(open_low=True), 1000.0, "weight of agreement on pseudo-labels"
     )
-    eta: float = settings.setting(
-        settings.a_float(open_low=True), 1000.0, "weight of agreement with the labels"
+    eta: float = setting(
+        a_float(open_low=True), 1000.0, "weight of agreement with the labels"
     )
-    most_rounds: int = settings.setting(
-        settings.an_int(1), 30, "the most rounds of alternating solutions"
+    most_rounds: int = setting(
+        an_int(1), 30, "the most rounds of alternating solutions"
     )
-    tolerance: float = settings.setting(
-        settings.a_float(), 1e-4, "relative change of the objective that ends them"
+    tolerance: float = setting(
+        a_float(), 1e-4, "relative change of the objective that ends them"
     )
-    keep: int | None = settings.setting(
-        settings.or_none(settings.an_int(1)),
+    keep: int | None = setting(
+        or_none(an_int(1)),
         None,
         "features that each party keeps; none: by rows held out",
     )
@@ -85,7 +85,7 @@ class MmvflParty:
     """A party in the rounds of MMVFL."""
 
     def __init__(self, config: Config, holder: Holder) -> None:
-        self.own, self.config = holder, config
+        self.inputs, self.config = holder, config
         X, features = holder.X, holder.features
         held, used = (
             rows.to(X.device) for rows in limits.split_rows(len(X), holder.seed)
@@ -135,7 +135,7 @@ class MmvflParty:
             if keep is None
             else limits.best(norms, keep)
         )
-        return Selected(kept | self.own.features.groups_of(self.own.must_keep))
+        return Selected(kept | self.inputs.features.groups_of(self.inputs.must_keep))
 
 
 def select(parties: Parties, fusion: Network, labels: Labels, config: Config) -> None:

@@ -33,7 +33,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lessvfl import settings
 from lessvfl.core.plans import PartyPlan, QueryPlan, stream
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.swarm import Swarm, between
@@ -44,6 +43,7 @@ from lessvfl.methods.base import Method
 from lessvfl.methods.tree_party import ColumnPlaces, GrowingParty, TreeAnswer
 from lessvfl.methods.tree_queries import Phase, QueriedHolders, TreeQuery
 from lessvfl.methods.trees import GrowPhase, GrowthConfig, grow_trees
+from lessvfl.settings import a_float, an_int, setting
 
 USED = 0.5  # of a coordinate, above which the feature is used
 SHRINKAGE, L2 = (0.2, 1.0), (0.01, 10.0)  # of a particle's trees, at 0 and at 1
@@ -54,23 +54,21 @@ FEWEST_LEAVES = 4
 class Config(GrowthConfig):
     """Settings of a swarm around trees."""
 
-    select_trees: int = settings.setting(
-        settings.an_int(), 20, "trees that rank features before particles move"
+    select_trees: int = setting(
+        an_int(), 20, "trees that rank features before particles move"
     )
-    removed_first: float = settings.setting(
-        settings.a_float(0.0, 1.0),
+    removed_first: float = setting(
+        a_float(0.0, 1.0),
         0.3,
         "share of its features, the last by gain, that a party removes before",
     )
-    particles: int = settings.setting(settings.an_int(1), 8, "particles of the swarm")
-    swarm_rounds: int = settings.setting(
-        settings.an_int(1), 5, "how often every particle is tried"
+    particles: int = setting(an_int(1), 8, "particles of the swarm")
+    swarm_rounds: int = setting(an_int(1), 5, "how often every particle is tried")
+    particle_trees: int = setting(
+        an_int(1), 10, "trees that try a particle, or rounds of them"
     )
-    particle_trees: int = settings.setting(
-        settings.an_int(1), 10, "trees that try a particle, or rounds of them"
-    )
-    held_out: float = settings.setting(
-        settings.a_float(0.0, 0.5, open_low=True),
+    held_out: float = setting(
+        a_float(0.0, 0.5, open_low=True),
         0.2,
         "share of training rows that say how good a particle is",
     )
@@ -149,7 +147,7 @@ class SwarmParty(GrowingParty):
         self._round, self._tried = 0, 0  # rounds done, and particles of this one
 
     def _chance(self, turn: int) -> torch.Generator:
-        return stream(self.own.private, "swarm", self.own.party, turn)
+        return stream(self.inputs.private, "swarm", self.inputs.party, turn)
 
     def _enter(self, phase: Phase) -> tuple[ColumnPlaces, ColumnHolder]:
         """Take the columns of the next particle, or at last those of the best."""
@@ -193,7 +191,7 @@ class SwarmParty(GrowingParty):
 
     def _grown(self, rules: list[int], gained: NDArray[np.float64]) -> Selected:
         """Keep what the best particle uses, whether or not a split does."""
-        kept = torch.from_numpy(self._kept).to(self.own.X.device)
+        kept = torch.from_numpy(self._kept).to(self.inputs.X.device)
         return replace(super()._grown(rules, gained), groups=kept)
 
 

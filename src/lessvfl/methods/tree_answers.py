@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,55 +18,25 @@ from lessvfl.core.trees.holders import NodeRows, Truths
 from lessvfl.methods.tree_sums import EXACT, packed, read_values, sums_format
 
 
-class SumsAnswerer(Protocol):
-    """How a party takes gradients and answers with sums."""
-
-    def beside_layout(self) -> tuple[Tensor, ...]:
-        """Return what is told beside the layout of the bins."""
-
-    def mask(self, numbers: list[int], arrays: QueryArrays) -> tuple[Tensor, ...]:
-        """Agree on masks; return what the label holder must have of them."""
-
-    @property
-    def n_flags(self) -> Sequence[int]:
-        """Return how many flags come with gradients, beside rows and columns."""
-
-    def begin(
-        self, step: int, values: Tensor, used: Truths, flags: Sequence[Truths]
-    ) -> None:
-        """Take what came of gradients (K, Q + 1, N), and columns in use."""
-
-    def sums(self, step: int, nodes: Sequence[NodeRows]) -> tuple[Tensor, ...]:
-        """Return the sums of some nodes."""
-
-
 class ClearAnswers:
-    """Gradients as they are; sums exact, or in fewer bits."""
+    """A party's side of gradients as they are; sums exact, or in fewer bits."""
 
-    n_flags: Sequence[int] = ()
+    n_flags: Sequence[int] = ()  # that come with gradients, beside rows and columns
 
     def __init__(self, holder: ColumnHolder, bits: int) -> None:
         self.holder, self.bits = holder, bits
 
-    def beside_layout(self) -> tuple[Tensor, ...]:
-        """Return nothing."""
-        return ()
-
-    def mask(self, numbers: list[int], arrays: QueryArrays) -> tuple[Tensor, ...]:
-        """Refuse: nothing is masked."""
-        raise ValueError("keys where nothing is shared")
-
     def begin(
         self, step: int, values: Tensor, used: Truths, flags: Sequence[Truths]
     ) -> None:
-        """Take gradients and hessians of all rows."""
+        """Take gradients and hessians of all rows (K, Q + 1, N), and columns in use."""
         gradients = read_values(values)
         self._dtype = sums_format(gradients)
         self._used = self.holder.bins.layout.only(used)
         self.holder.begin(gradients, used)
 
     def sums(self, step: int, nodes: Sequence[NodeRows]) -> tuple[Tensor, ...]:
-        """Return sums, rounded where they have fewer bits."""
+        """Return the sums of some nodes, with their units if they are rounded."""
         sums = self.holder.histograms(nodes)
         if self.bits == EXACT:
             return (torch.from_numpy(sums).to(self._dtype),)
@@ -75,7 +44,10 @@ class ClearAnswers:
 
 
 class SharedAnswers:
-    """Gradients and sums under sharing; the party also deals masks for another."""
+    """A party's side of gradients and sums under additive sharing.
+
+    It also deals masks for another party.
+    """
 
     def __init__(self, holder: ColumnHolder, bits: int) -> None:
         self.holder, self._n_rows = holder, holder.codes.shape[1]
@@ -83,12 +55,17 @@ class SharedAnswers:
         self._key = KeyPair()
         self._table: Tensor | None = None  # A of the party that it deals for
 
-    def beside_layout(self) -> tuple[Tensor, ...]:
-        """Return the public key."""
-        return (sharing.from_bytes(self._key.public),)
+    @property
+    def public_key(self) -> Tensor:
+        """Return the key by which others agree on masks with this party."""
+        return sharing.from_bytes(self._key.public)
 
     def mask(self, numbers: list[int], arrays: QueryArrays) -> tuple[Tensor, ...]:
-        """Draw masks with the dealer, and for another; return its own bins, masked."""
+        """Agree on masks with two parties; return a seed and the bins, masked.
+
+        Of the seed masks of gradients are drawn. `numbers` has how many bins the party
+        has that this one deals for; `arrays` two keys: that party's, and its dealer's.
+        """
         expect(arrays, (2 * KEY_BYTES,))
         (n_bins,) = numbers
         ring, n_rows, layout = self._ring, self._n_rows, self.holder.bins.layout
@@ -96,12 +73,12 @@ class SharedAnswers:
         most = shared.most_bins(ring, n_rows)
         if not (0 <= n_bins <= most and width <= most):
             raise ValueError(f"{n_bins} and {width} bins of 0 to {most}")
-        keys, own = sharing.to_bytes(arrays[0]), self._key.public
+        keys, public = sharing.to_bytes(arrays[0]), self._key.public
         client, dealer = keys[:KEY_BYTES], keys[KEY_BYTES:]
-        if own in (client, dealer):
+        if public in (client, dealer):
             raise ValueError("its own key in the place of another's")
-        self._seed = self._key.secret(dealer, own, dealer)
-        self._client_seed = self._key.secret(client, client, own)
+        self._seed = self._key.secret(dealer, public, dealer)
+        self._client_seed = self._key.secret(client, client, public)
         self._values_seed = secrets.token_bytes(SEED_BYTES)
         self._table = shared.draw_table(ring, self._client_seed, n_rows, n_bins)
         mask = shared.draw_table(ring, self._seed, n_rows, width)
@@ -134,11 +111,15 @@ class SharedAnswers:
 
     def sums(self, step: int, nodes: Sequence[NodeRows]) -> tuple[Tensor, ...]:
         """Return its sums less a mask, its rows, and what it deals plus another."""
-        ring, found = self._ring, self.holder.histograms(nodes)[:, :, self._bins]
-        own = shared.put_together(found[:-2], ring)
-        less = shared.draw_sums(ring, self._seed, step, *own.shape)
+        ring = self._ring
+        every = self.holder.histograms(nodes)[:, :, self._bins]
+        sums = shared.put_together(every[:-2], ring)
+        less = shared.draw_sums(ring, self._seed, step, *sums.shape)
         dealt = shared.times(self._dealt, self._mask, nodes)
         dealt = dealt.index_select(2, self._client_bins)
         more = shared.draw_sums(ring, self._client_seed, step, *dealt.shape)
-        rows = torch.from_numpy(found[-1]).int()
-        return own - less, rows, dealt + more
+        rows = torch.from_numpy(every[-1]).int()
+        return sums - less, rows, dealt + more
+
+
+SumsAnswerer = ClearAnswers | SharedAnswers  # how a party takes gradients and answers

@@ -34,9 +34,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
-
-from lessvfl import settings
 from lessvfl.core import limits
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
@@ -47,10 +44,11 @@ from lessvfl.core.trees.tree import LEAF
 from lessvfl.core.trees.votes import VoteSum
 from lessvfl.methods.base import Method
 from lessvfl.methods.counting import check_dealers
-from lessvfl.methods.tree_queries import STAGE, Phase, TreeQuery
+from lessvfl.methods.tree_queries import STAGE, Phase, TreeQuery, query
 from lessvfl.methods.trees import DeepGrowth, targets_of
 from lessvfl.methods.vprf_party import VprfParty
 from lessvfl.methods.vprf_queries import VotingHolder, count, in_means, together
+from lessvfl.settings import an_int, one_of, setting
 from lessvfl.terms import Event, Observer
 from lessvfl.wire.parties import Parties
 
@@ -62,14 +60,14 @@ VOTED = 2  # times that a row's votes leave, in the clear at most
 class Config(DeepGrowth):
     """Settings of a forest whose trees lie at one party each."""
 
-    select_trees: int = settings.setting(
-        settings.an_int(), 20, "trees that rate features first; 0: no selection"
+    select_trees: int = setting(
+        an_int(), 20, "trees that rate features first; 0: no selection"
     )
-    select_depth: int = settings.setting(
-        settings.an_int(1), 3, "the most splits on the way to a leaf of these trees"
+    select_depth: int = setting(
+        an_int(1), 3, "the most splits on the way to a leaf of these trees"
     )
-    secret: Literal["sharing", "none"] = settings.setting(
-        settings.one_of("sharing", "none"),
+    secret: Literal["sharing", "none"] = setting(
+        one_of("sharing", "none"),
         "sharing",
         "how votes for test rows are counted: under masks, or as each party has them",
     )
@@ -81,10 +79,10 @@ class Config(DeepGrowth):
 
     def growth(self, phase: Phase, seed: int) -> TreeSettings:
         """Return how the trees of a phase grow: those that rate are small."""
-        found = super().growth(phase, seed)
+        usual = super().growth(phase, seed)
         if phase is not Phase.SELECT:
-            return found
-        return replace(found, limits=replace(found.limits, max_depth=self.select_depth))
+            return usual
+        return replace(usual, limits=replace(usual.limits, max_depth=self.select_depth))
 
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
@@ -135,30 +133,29 @@ def run(
             for place, holder in enumerate(holders)
         }
         return together(
-            parties, holders, lambda own: own.grow(phase, targets, shares[own])
+            parties, holders, lambda holder: holder.grow(phase, targets, shares[holder])
         )
 
     if config.n_first:
         rated = in_means(grow(Phase.SELECT))
-        together(parties, holders, lambda own: own.end(rated[own], is_last=False))
+        together(parties, holders, lambda h: h.end(rated[h], is_last=False))
         observe(Event(STAGE, 1, n_all))
     grown = grow(Phase.TRAIN)
-    together(parties, holders, lambda own: own.give(grown[own]))
+    together(parties, holders, lambda holder: holder.give(grown[holder]))
     n_outputs, outputs = targets.n_outputs, None
     sizes = dict.fromkeys(parties.names, (0, 0))
     sizes |= {holder.name: size_of(trees) for holder, trees in grown.items()}
     like, places = fusion.input_weights, list(sizes.values())
-    found = VoteSum.of(places, labels.task, n_outputs, like)
+    vote_sum = VoteSum.of(places, labels.task, n_outputs, like)
     if config.secret == "sharing":
         votes = count(parties, holders, n_outputs).to(like.device)
-        outputs = found.counted(votes, range(len(places)))
+        outputs = vote_sum.counted(votes, range(len(places)))
     parties.resize(dict.fromkeys(parties.names, n_outputs))
-    head = torch.tensor([TreeQuery.DONE], dtype=torch.int32)
     last = {holder.name: holder.next_step() for holder in holders}
-    parties.query_last(STAGE, last, dict.fromkeys(last, (head,)))
-    observe(Event(STAGE, n_all, n_all, found, outputs))
-    keeper.store(STAGE, found.state())
-    return found
+    parties.query_last(STAGE, last, dict.fromkeys(last, query(TreeQuery.DONE)))
+    observe(Event(STAGE, n_all, n_all, vote_sum, outputs))
+    keeper.store(STAGE, vote_sum.state())
+    return vote_sum
 
 
 METHOD = Method(

@@ -48,8 +48,8 @@ class VprfParty(GrowingParty):
         return by_group > MEAN
 
     def _end(self, rules: list[int], arrays: QueryArrays) -> TreeAnswer:
-        found = super()._end(rules, arrays)
-        self._selected = found if isinstance(found, Selected) else None
+        answer = super()._end(rules, arrays)
+        self._selected = answer if isinstance(answer, Selected) else None
         return ()
 
     def _take_trees(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
@@ -65,7 +65,7 @@ class VprfParty(GrowingParty):
         most = self.config.trees * (2 * self.config.leaves - 1)
         if n_trees > self.config.trees or n_nodes > most:
             raise ValueError(f"{n_trees} trees of {n_nodes} nodes")
-        check_size(n_votes, 1, max(map(len, (self.own.X, self._tests))))
+        check_size(n_votes, 1, max(map(len, (self.inputs.X, self._tests))))
         table = torch.tensor(rest[n_trees:]).view(-1, 3)
         state = {
             "children": table[:, :2],
@@ -94,8 +94,8 @@ class VprfParty(GrowingParty):
     @property
     def _tests(self) -> Tensor:
         """Return the rows that are voted on, (n, columns)."""
-        assert self.own.test is not None
-        return self.own.test
+        assert self.inputs.test is not None
+        return self.inputs.test
 
     def _done(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
         expect(arrays)
