@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lessvfl.data.frame import Dataset
 from lessvfl.data.labels import LabelConfig, check_labels
-from lessvfl.mechanisms import RandomisedResponse
+from lessvfl.privacy.mechanisms import RandomisedResponse
 from lessvfl.terms import stream_seed
 
 WORD = 2.0**-64  # a draw of 64 bits as a share

@@ -1,4 +1,4 @@
-"""Mechanisms: what a side does to labels, gradients or embeddings before they leave.
+"""Mechanisms: what a side does to gradients or embeddings before they leave.
 
 Those that an accountant knows say what their releases are (``mechanisms.Releases``);
 the others change what can be read off a message, and promise nothing.
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lessvfl.errors import ConfigError
-from lessvfl.mechanisms import GradientDefenceName, Releases
 from lessvfl.privacy.draws import LEAST_NOISE, Draw, block_draws, noisy_rows
+from lessvfl.privacy.mechanisms import GradientDefenceName, Releases
 
 TINY = 1e-12  # a norm, or a square of one, that counts as none
 GRID = np.linspace(0, 1, 65)  # shares of a power that are tried
