@@ -105,7 +105,7 @@ def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         pair._read = x25519.X25519PublicKey.from_public_bytes
 
     monkeypatch.setattr(KeyPair, "__init__", make)
-    monkeypatch.setattr("lessvfl.methods.tree_answers.secrets.token_bytes", draw)
+    monkeypatch.setattr("lessvfl.methods.tree_sums.secrets.token_bytes", draw)
 
 
 Seen = tuple[str, TreeQuery, messages.Query, Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from lessvfl.terms import Observer, Stage
 from lessvfl.wire.coding import BITS
 from lessvfl.wire.parties import Parties
 
+PAPER = ("default", "paper", "official-code")  # profiles of the paper's methods
 LAM_SHARE = 0.6  # of the lambda that removes every feature; chosen on generated tables
 
 
@@ -95,11 +95,6 @@ class Joint(settings.Section):
             self.bits,
             decay=self.weight_decay,
         )
-
-    def pretraining(self, n_epochs: float, batch_size: int | None) -> TrainPlan:
-        """Return the plan of stage 1, perhaps in steps of another size."""
-        size = self.batch_size if batch_size is None else batch_size
-        return dataclasses.replace(self.plan("pretrain", n_epochs), batch_size=size)
 
     def pinned(self) -> str | None:
         """Return patterns of the features that a selection by shadows must keep."""
@@ -230,7 +225,7 @@ class Method:
     reference: str
     config: type[Joint]
     run: RunMethod
-    profiles: tuple[str, ...] = ("default", "paper", "official-code")
+    profiles: tuple[str, ...] = ("default",)
     behaviour: int = 1  # raised by hand with what it does: tables of before are stale
     # A party's side of a protocol of the method's own, where it has one.
     protocol: Callable[[Any, Holder], PartyProtocol] | None = None

@@ -141,8 +141,8 @@ def search(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
     passes, last = fusion.passes(inputs=True), 2 * config.search_steps + 1
 
     sent: dict[str, QueryArrays] = dict.fromkeys(names, ())
-    found = parties.query(STAGE, 0, sent, embeddings)
-    start = z = passes.forward(concatenate([h for (h,) in found.values()]))
+    answers = parties.query(STAGE, 0, sent, embeddings)
+    start = z = passes.forward(concatenate([h for (h,) in answers.values()]))
     for step in range(1, last, 2):
         z = z.detach().requires_grad_()
         missing = margins(z, start, labels.task)
@@ -151,8 +151,8 @@ def search(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
         sent = {name: (gradient.contiguous(),) for name, gradient in parts}
         largest = largest_of(parties.query(STAGE, step, sent, slopes))
         sent = dict.fromkeys(names, (largest * (missing.detach() > 0),))
-        found = parties.query(STAGE, step + 1, sent, embeddings)
-        z = passes.forward(concatenate([h for (h,) in found.values()]))
+        answers = parties.query(STAGE, step + 1, sent, embeddings)
+        z = passes.forward(concatenate([h for (h,) in answers.values()]))
 
     flipped = margins(z, start, labels.task) <= 0
     if not bool(flipped.any()):
@@ -171,6 +171,5 @@ METHOD = Method(
     "after EVFL, Chen et al., 2022",
     Config,
     follow_plans(search),
-    profiles=("default",),
     protocol=CounterfactualParty,
 )

@@ -30,7 +30,6 @@ from lessvfl.core.plans import PartyPlan, TrainPlan
 from lessvfl.core.protocol import Selected
 from lessvfl.methods import counting
 from lessvfl.methods.base import Method, follow_plans
-from lessvfl.methods.counting_party import CountingParty
 from lessvfl.settings import a_float, an_int, one_of, setting
 
 
@@ -72,7 +71,7 @@ class Config(counting.Counted):
         return (*([count] if self.start == "gini" else []), self.gated(), train)
 
 
-class GateStart(CountingParty):
+class GateStart(counting.CountingParty):
     """A party that learns where its gates start."""
 
     def counted(self, counts: Tensor) -> Selected:
@@ -90,6 +89,5 @@ METHOD = Method(
     "after Li et al., INFOCOM 2023 (FedSDG-FS)",
     Config,
     follow_plans(counting.select),
-    profiles=("default",),
     protocol=GateStart,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lessvfl.core.plans import PartyPlan
 from lessvfl.core.solve import OPTIMIZERS
-from lessvfl.methods.base import Joint, Method, follow_plans
+from lessvfl.methods.base import PAPER, Joint, Method, follow_plans
 from lessvfl.settings import a_float, one_of, setting
 
 
@@ -41,4 +41,5 @@ METHOD = Method(
     "Castiglia et al., ICML 2023, Eq. 2",
     Config,
     follow_plans(),
+    profiles=PAPER,
 )

@@ -11,7 +11,7 @@ from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import SelectPlan
-from lessvfl.methods.base import LAM_SHARE, Method, PartySelection
+from lessvfl.methods.base import LAM_SHARE, PAPER, Method, PartySelection
 from lessvfl.settings import a_float, an_int, or_none, setting
 from lessvfl.terms import Observer
 from lessvfl.wire.parties import Parties
@@ -64,11 +64,10 @@ class Config(PartySelection):
 
     def stages(self) -> Stages:
         """Return the plans of Algorithm 1."""
-        return dataclasses.replace(
-            super().stages(),
-            pretrain=self.pretraining(self.pretrain_epochs, self.pretrain_batch_size),
-            server=self.server_plan(),
-        )
+        stages = super().stages()
+        n_rows = self.pretrain_batch_size or self.batch_size
+        pretrain = dataclasses.replace(stages.pretrain, batch_size=n_rows)
+        return dataclasses.replace(stages, pretrain=pretrain, server=self.server_plan())
 
 
 def run(
@@ -89,5 +88,6 @@ METHOD = Method(
     "Castiglia et al., ICML 2023, Algorithm 1",
     Config,
     run,
+    profiles=PAPER,
     behaviour=2,  # 2: stage 2 in `bits`, too; the same where these are 32
 )

@@ -186,6 +186,5 @@ METHOD = Method(
     "after Feng and Yu, 2020 (arXiv 2001.11154)",
     Config,
     follow_plans(select),
-    profiles=("default",),
     protocol=MmvflParty,
 )

@@ -201,6 +201,5 @@ METHOD = Method(
     "after PSO-EVFFS, Zhang et al., CAAI Transactions, 2022",
     Config,
     grow_trees(forest=False, search=search),
-    profiles=("default",),
     protocol=SwarmParty,
 )

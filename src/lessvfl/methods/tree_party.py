@@ -19,9 +19,13 @@ from lessvfl.core.trees.columns import ColumnHolder, joined_rules, parted_rules
 from lessvfl.core.trees.holders import Cut, NodeRows, Truths
 from lessvfl.core.trees.networks import Splits
 from lessvfl.core.trees.sums import RowIds
-from lessvfl.methods.tree_answers import ClearAnswers, SharedAnswers, SumsAnswerer
 from lessvfl.methods.tree_queries import Phase, TreeQuery, read_flags, write_flags
-from lessvfl.methods.tree_sums import EXACT
+from lessvfl.methods.tree_sums import (
+    EXACT,
+    ClearAnswers,
+    SharedAnswers,
+    SumsAnswerer,
+)
 from lessvfl.methods.trees import GrowthConfig, TreeConfig
 
 TreeAnswer = tuple[Tensor, ...] | ShownScores | Selected

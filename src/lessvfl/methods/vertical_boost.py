@@ -55,7 +55,6 @@ METHOD = Method(
     "histogram boosting, as Ke et al., NeurIPS 2017 (LightGBM)",
     BoostConfig,
     grow_trees(forest=False),
-    profiles=("default",),
     behaviour=2,  # 2: 5 copies, so that a party can keep one feature
     protocol=TreeParty,
 )

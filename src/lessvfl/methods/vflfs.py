@@ -163,7 +163,6 @@ METHOD = Method(
     "after Feng, Expert Systems with Applications, 2022 (VFLFS)",
     Config,
     follow_plans(train_alone),
-    profiles=("default",),
     protocol=AutoEncodingParty,
     uses_alone=True,
 )

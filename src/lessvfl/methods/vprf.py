@@ -164,6 +164,5 @@ METHOD = Method(
     "after Hou et al., IEEE Internet of Things Journal, 2022 (VPRF)",
     Config,
     run,
-    profiles=("default",),
     protocol=VprfParty,
 )
