@@ -33,7 +33,9 @@ def largest_shares(
     Returned second is the share as a multiple of one that is beyond chance, over n.
     """
     X, group = columns[0][:MOST_ROWS], columns[1]
-    r = _beside(seen, kept)[:MOST_ROWS]
+    linear = seen.columns_of(kept)
+    r = seen.Z - seen.X[:, linear] @ seen.regression(linear).to(seen.X)
+    r = r[:MOST_ROWS]
     r = (r - r.mean(dim=0)) / r.square().sum(dim=1).mean().sqrt().clamp_min(RIDGE)
     degrees = dimension(r)
     r = r * math.sqrt(degrees) / len(r)
@@ -48,16 +50,6 @@ def largest_shares(
         for part in (both.amax(dim=0), (both / marks.to(both).unsqueeze(1)).amax(dim=0))
     )
     return best, signs, degrees
-
-
-def _beside(seen: Moments, kept: Tensor) -> Tensor:
-    """Return the responses without the linear part of groups."""
-    inside = seen.columns_of(kept)
-    G = seen.gram(inside)
-    G = G + RIDGE * torch.eye(len(G)).to(G)
-    B = torch.linalg.solve(G, seen.with_responses(inside))
-    left: Tensor = seen.Z - seen.X[:, inside] @ B.to(seen.X)
-    return left
 
 
 def _ranks(X: Tensor) -> Tensor:

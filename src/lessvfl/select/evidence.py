@@ -399,10 +399,14 @@ class SelectionPass:
 
     def _eliminate(self, seen: Moments, kept: Tensor, exempt: Tensor) -> GroupSelection:
         """Eliminate: rows are many, and a quarter of the useless features will do."""
-        shadows = (self.plan.n_copies, self._stream("elimination"))
-        plan, kept = self.plan, kept | exempt
         kept, scores, rule = moments.eliminate(
-            seen, kept, exempt, shadows, plan.q, plan.fdr / 4
+            seen,
+            kept | exempt,
+            exempt,
+            n_copies=self.plan.n_copies,
+            generator=self._stream("elimination"),
+            q=self.plan.q,
+            fdr=self.plan.fdr / 4,
         )
         n_kept = int(kept.sum())
         limit = rule.least(n_kept)
