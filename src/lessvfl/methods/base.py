@@ -86,13 +86,13 @@ class Joint(settings.Section):
         return TrainPlan(
             stage,
             n_epochs,
-            self.batch_size,
-            self.row_order,
-            self.optimizer,
-            self.learning_rate,
-            lam,
-            self.schedule if stage == "train" else "constant",
-            self.bits,
+            batch_size=self.batch_size,
+            row_order=self.row_order,
+            optimizer=self.optimizer,
+            learning_rate=self.learning_rate,
+            lam=lam,
+            schedule=self.schedule if stage == "train" else "constant",
+            bits=self.bits,
             decay=self.weight_decay,
         )
 
@@ -134,7 +134,7 @@ class PartySelection(Joint):
         1.0,
         "factor on lam_party in stage 3 (the released code's hidden 10)",
     )
-    reduction: str = setting(
+    reduction: Literal["sum", "mean"] = setting(
         one_of("sum", "mean"), "sum", "stage 3's loss over the components"
     )
     stepwise_removal: bool = setting(
@@ -169,16 +169,16 @@ class PartySelection(Joint):
         """Return the plan of stage 3."""
         return SelectPlan(
             "select_features",
-            self.party_epochs,
-            self.batch_size,
-            self.row_order,
-            self.party_step_size,
-            LAM_SHARE if self.lam_party is None else self.lam_party,
-            self.lam_scale,
-            "mean" if self.reduction == "mean" else "sum",
-            self.plateau_tolerance,
-            self.plateau_patience,
-            self.stepwise_removal,
+            n_epochs=self.party_epochs,
+            batch_size=self.batch_size,
+            row_order=self.row_order,
+            step_size=self.party_step_size,
+            lam=LAM_SHARE if self.lam_party is None else self.lam_party,
+            lam_scale=self.lam_scale,
+            reduction=self.reduction,
+            tolerance=self.plateau_tolerance,
+            patience=self.plateau_patience,
+            stepwise_removal=self.stepwise_removal,
             relative=self.lam_party is None,
         )
 

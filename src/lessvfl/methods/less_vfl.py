@@ -45,11 +45,11 @@ class Config(PartySelection):
         """Return the plan of stage 2."""
         return SelectPlan(
             "select_components",
-            self.server_epochs,
-            self.batch_size,
-            self.row_order,
-            self.server_step_size,
-            self.lam_server,
+            n_epochs=self.server_epochs,
+            batch_size=self.batch_size,
+            row_order=self.row_order,
+            step_size=self.server_step_size,
+            lam=self.lam_server,
             tolerance=self.plateau_tolerance,
             patience=self.plateau_patience,
         )

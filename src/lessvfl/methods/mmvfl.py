@@ -153,7 +153,10 @@ def select(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
         answers = parties.query(STAGE, step, sent, formats)
         mean = (config.zeta * Z + config.eta * known) / (config.zeta + config.eta)
         pseudo_labels, penalties, norms = zip(*answers.values(), strict=True)
-        now = _objective(torch.stack(pseudo_labels) - Z, mean - known, config)
+        # As Z_k was made of them, X_k W_k - Z_k is zeta (Z_k - Z).
+        apart = (torch.stack(pseudo_labels) - Z).square().sum()
+        squares = (config.zeta**2 + config.zeta) * apart
+        now = float(squares + config.eta * (mean - known).square().sum())
         now += float(torch.stack(penalties).sum())
         Z = torch.stack([mean, *pseudo_labels]).mean(dim=0)
         largest = torch.stack(norms).amax(dim=0)
@@ -168,16 +171,6 @@ def select(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
 
     predictions = (dtype, (len(held), limits.N_LIMITS * held.shape[1]))
     choose_together(parties, STAGE, step + 1, largest, predictions, losses)
-
-
-def _objective(apart: Tensor, off: Tensor, config: Config) -> float:
-    """Return the objective but for the penalty; `apart` are Z_k - Z, (parties, ...).
-
-    As Z_k was made of them, X_k W_k - Z_k is zeta (Z_k - Z); `off` is how far the
-    label holder's own are from the labels.
-    """
-    squares = (config.zeta**2 + config.zeta) * apart.square().sum()
-    return float(squares + config.eta * off.square().sum())
 
 
 METHOD = Method(

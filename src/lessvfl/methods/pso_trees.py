@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lessvfl.core.plans import PartyPlan, QueryPlan, stream
+from lessvfl.core.plans import stream
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.swarm import Swarm, between
 from lessvfl.core.trees.columns import ColumnHolder
@@ -85,14 +85,10 @@ class Config(GrowthConfig):
             super().n_trees + self.swarm_rounds * self.particles * self.particle_trees
         )
 
-    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
-        """Return every plan that a party is sent in a run."""
-        n_more = self.swarm_rounds * (2 * self.particles + 1)
-        return tuple(
-            replace(plan, n_queries=plan.n_queries + n_more)
-            for plan in super().plans(n_parties)
-            if isinstance(plan, QueryPlan)
-        )
+    @property
+    def n_queries(self) -> int:
+        """Return how many queries a party answers at most."""
+        return super().n_queries + self.swarm_rounds * (2 * self.particles + 1)
 
     def grown_by(self, place: torch.Tensor, phase: Phase, seed: int) -> TreeSettings:
         """Return how the trees of a particle at (3,) grow, tried or to their end."""

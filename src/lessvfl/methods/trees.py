@@ -135,13 +135,22 @@ class GrowthConfig(Joint):
         """Return how gradients and sums travel."""
         return ClearSums(EXACT)
 
+    @property
+    def n_splits(self) -> int:
+        """Return how many splits a tree has at most."""
+        return int(min(self.leaves, 2**self.tree_depth) - 1)
+
+    @property
+    def n_queries(self) -> int:
+        """Return how many queries a party answers at most."""
+        n_exchanges = self.tree_depth if self.order == "depth" else self.n_splits
+        return 6 + self.n_trees * (2 * n_exchanges + 1)
+
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
-        n_splits = min(self.leaves, 2**self.tree_depth) - 1
-        n_exchanges = self.tree_depth if self.order == "depth" else n_splits
-        n_queries = 6 + self.n_trees * (2 * n_exchanges + 1)
-        n_values = PASSES * self.trees * n_splits * limits.MOST_CLASSES  # a tree each
-        return (QueryPlan(STAGE, n_queries, n_values),)
+        n_shown = PASSES * self.trees * self.n_splits  # times that a row is
+        n_values = n_shown * limits.MOST_CLASSES  # which have a tree each
+        return (QueryPlan(STAGE, self.n_queries, n_values),)
 
 
 @dataclass(frozen=True)
@@ -195,16 +204,10 @@ class TreeConfig(GrowthConfig):
             return SharedSums(names, self.gradient_bits, n_rows)
         return ClearSums(self.histogram_bits)
 
-    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
-        """Return every plan that a party is sent in a run."""
-        plans = super().plans(n_parties)
-        if self.secret == "none":
-            return plans
-        return tuple(  # masks of both phases
-            replace(plan, n_queries=plan.n_queries + 2)
-            for plan in plans
-            if isinstance(plan, QueryPlan)
-        )
+    @property
+    def n_queries(self) -> int:
+        """Return how many queries a party answers at most, of masks in both phases."""
+        return super().n_queries + (2 if self.secret == "sharing" else 0)
 
 
 def targets_of(labels: Labels) -> TreeTargets:
