@@ -103,39 +103,33 @@ class MmvflParty:
 
     def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Solve for W_k and Z_k; predict rows held out; or select by a limit."""
-        if self._largest is not None:
+        config = self.config
+        if self._largest is not None:  # which limit: the end
             expect(arrays, (1,))
-            return self._select(self._largest, limits.check_place(arrays[0].item()))
-        if step == 0 or (len(arrays) == 1 and arrays[0].dim() == 2):
+            place, norms = limits.check_place(arrays[0].item()), self._view.norms
+            kept = (
+                limits.above(norms, self._largest, place)
+                if config.keep is None
+                else limits.best(norms, config.keep)
+            )
+            features = self.inputs.features
+            return Selected(kept | features.groups_of(self.inputs.must_keep))
+        if step == 0 or (len(arrays) == 1 and arrays[0].dim() == 2):  # Z
             expect(arrays, (len(self._view.X), self._n_targets))
-            self._n_targets = arrays[0].shape[1]
-            return self._solve(arrays[0])
-        expect(arrays, (1,))
+            (Z,) = arrays
+            self._n_targets = Z.shape[1]
+            self._view = self._view.solved(Z)
+            norms = self._view.norms
+            penalty = config.beta * norms.sum(dim=0, keepdim=True)
+            return self._view.pseudo_labels(Z), penalty, norms.amax(dim=0, keepdim=True)
+        expect(arrays, (1,))  # the largest norm: predict at every limit
         self._largest = arrays[0].item()
-        return (self._predict(self._largest),)
-
-    def _solve(self, Z: Tensor) -> QueryArrays:
-        self._view = self._view.solved(Z)
-        norms = self._view.norms
-        penalty = self.config.beta * norms.sum(dim=0, keepdim=True)
-        return self._view.pseudo_labels(Z), penalty, norms.amax(dim=0, keepdim=True)
-
-    def _predict(self, largest: float) -> Tensor:
-        """Return predictions of rows held out at every limit, (n, limits x C)."""
         W = self._view.W
         assert W is not None
-        masks = limits.at_limits(self._view.norms, largest)[:, self._view.groups]
+        by_limit = limits.at_limits(self._view.norms, self._largest)
+        masks = by_limit[:, self._view.groups]
         cut = [self._held @ (W * mask.unsqueeze(1)) for mask in masks]
-        return torch.cat(cut, dim=1)
-
-    def _select(self, largest: float, place: int) -> Selected:
-        norms, keep = self._view.norms, self.config.keep
-        kept = (
-            limits.above(norms, largest, place)
-            if keep is None
-            else limits.best(norms, keep)
-        )
-        return Selected(kept | self.inputs.features.groups_of(self.inputs.must_keep))
+        return (torch.cat(cut, dim=1),)  # (n, limits x C)
 
 
 def select(parties: Parties, fusion: Network, labels: Labels, config: Config) -> None:

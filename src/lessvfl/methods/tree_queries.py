@@ -146,7 +146,9 @@ class QueriedHolders:
         """Ask every party for its sums, (Q + 2, nodes, bins in use)."""
         asked = [number for node in nodes for number in (node.tree, node.node)]
         if self._is_new:
-            inside = _inside(self._values, nodes)
+            inside = np.zeros(self._values.hessian.shape, dtype=np.bool_)  # by tree
+            for node in nodes:
+                inside[node.tree, node.rows] = True
             columns = list(zip(self.layouts, self._used, strict=True))
             begun = self.sums.begin(self._values, columns, self._step)
             sent = [
@@ -264,11 +266,3 @@ def read_flags(packed: Tensor, sizes: Sequence[int]) -> list[Truths]:
     every = np.unpackbits(bits, count=n).view(np.bool_)
     ends = itertools.accumulate(sizes)
     return [every[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-
-
-def _inside(values: FixedPoint, nodes: Sequence[NodeRows]) -> list[Truths]:
-    """Return which rows are grown on, by tree."""
-    inside = np.zeros(values.hessian.shape, dtype=np.bool_)
-    for node in nodes:
-        inside[node.tree, node.rows] = True
-    return list(inside)

@@ -98,23 +98,8 @@ class AutoEncodingParty:
         self.losses: list[Tensor] = []  # of every epoch
 
     def answer(self, step: int, arrays: QueryArrays) -> Selected:
-        """Train alone; keep all features."""
+        """Train network and decoder alone, by proximal steps; keep all features."""
         expect(arrays)
-        self._train()
-        return Selected(torch.ones_like(self.inputs.features.groups))
-
-    def _at(self, rows: Rows) -> Tensor:
-        """Return rows to train on: those in common, then those that it has alone."""
-        assert isinstance(rows, Tensor), "rows in random order"
-        X, n_common = self.inputs.X, len(self.inputs.X)
-        if self._alone is None:
-            return take(X, rows)
-        common = take(X, rows.clamp(max=n_common - 1))
-        others = take(self._alone, (rows - n_common).clamp(min=0))
-        return torch.where((rows < n_common).unsqueeze(1), common, others)
-
-    def _train(self) -> None:
-        """Fit network and decoder to the party's columns, by proximal steps."""
         holder, plan, X = self.inputs, self.config.alone(), self.inputs.X
         net, party, seed = holder.net, holder.party, holder.private
         n_rows = len(X) + (0 if self._alone is None else len(self._alone))
@@ -148,6 +133,17 @@ class AutoEncodingParty:
                 self.losses.append(torch.stack(losses).mean(dim=0))
                 losses.clear()
         net.train(False)
+        return Selected(torch.ones_like(holder.features.groups))
+
+    def _at(self, rows: Rows) -> Tensor:
+        """Return rows to train on: those in common, then those that it has alone."""
+        assert isinstance(rows, Tensor), "rows in random order"
+        X, n_common = self.inputs.X, len(self.inputs.X)
+        if self._alone is None:
+            return take(X, rows)
+        common = take(X, rows.clamp(max=n_common - 1))
+        others = take(self._alone, (rows - n_common).clamp(min=0))
+        return torch.where((rows < n_common).unsqueeze(1), common, others)
 
 
 def train_alone(

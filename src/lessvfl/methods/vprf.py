@@ -189,12 +189,6 @@ def share_of(n_trees: int, place: int, n_parties: int) -> int:
     return max(1, (n_trees + n_parties - 1 - place) // n_parties)
 
 
-def size_of(trees: TreeEnsemble) -> tuple[int, int]:
-    """Return how many trees there are, and how many splits they have."""
-    splits = (int((tree.owner != LEAF).sum()) for some in trees.trees for tree in some)
-    return len(trees.trees), sum(splits)
-
-
 def run(
     parties: Parties,
     fusion: Network,
@@ -234,7 +228,9 @@ def run(
     together(parties, holders, lambda holder: holder.give(grown[holder]))
     n_outputs, outputs = targets.n_outputs, None
     sizes = dict.fromkeys(parties.names, (0, 0))
-    sizes |= {holder.name: size_of(trees) for holder, trees in grown.items()}
+    for holder, trees in grown.items():
+        n_splits = sum(int((tree.owner != LEAF).sum()) for (tree,) in trees.trees)
+        sizes[holder.name] = len(trees.trees), n_splits
     like, places = fusion.input_weights, list(sizes.values())
     vote_sum = VoteSum.of(places, labels.task, n_outputs, like)
     if config.secret == "sharing":

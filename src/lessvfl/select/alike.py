@@ -82,7 +82,10 @@ def likeness(X: Tensor, Z: Tensor) -> Likeness | None:
         by_order = torch.cat([torch.ones_like(x[:, :1]), *powers], dim=1)
         x, z = _beside(by_order, x[:, ~is_sorted]), _beside(by_order, z)
         x = _beside(z, x)
-        x = x - x[_nearest_of(z)].mean(dim=1)
+        apart = torch.cdist(z, z)
+        apart.fill_diagonal_(math.inf)
+        like = apart.topk(LIKE_RESPONSES, largest=False).indices  # (n, LIKE_RESPONSES)
+        x = x - x[like].mean(dim=1)
         beyond, share = _together(x, z, length)
         if beyond > limit and share > LEAST:
             return alike
@@ -131,13 +134,6 @@ def near_copies(X: Tensor, Z: Tensor, blocks: Tensor | None = None) -> float | N
     excess = like[:, 0] - like[:, NEAREST:].mean(dim=1)
     error = excess.std() / math.sqrt(len(excess))
     return share if float(excess.mean()) > ALIKE_LABELS * float(error) else None
-
-
-def _nearest_of(z: Tensor) -> Tensor:
-    """Return the places of the other rows of z nearest to each, (n, LIKE_RESPONSES)."""
-    far = torch.cdist(z, z)
-    far.fill_diagonal_(math.inf)
-    return far.topk(LIKE_RESPONSES, largest=False).indices
 
 
 def _nearest(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -35,7 +35,10 @@ def pairs(
         first = torch.arange(moments.n_rows).to(moments.group) < MOST_ROWS
         moments = moments.rows(first)
     r = _beside_linear(moments, kept)
-    some = _most_telling(moments)
+    some = torch.arange(moments.X.shape[1]).to(moments.group)
+    if len(some) > MOST_COLUMNS:
+        strongest = torch.linalg.vector_norm(moments.C, dim=1).topk(MOST_COLUMNS)
+        some = strongest.indices.sort().values
     X, group = moments.X[:, some].clamp(-FAR, FAR), moments.group[some]
     in_file = moments.in_file
     scrambled = [scramble(r, None, generator, in_file) for _ in range(n_copies)]
@@ -81,15 +84,6 @@ def _beside_linear(moments: Moments, kept: Tensor) -> Tensor:
     ridge = 1e-3 * torch.eye(len(G)).to(G)
     linear: Tensor = X @ torch.linalg.solve(G + ridge, X.T @ moments.Z / n)
     return moments.Z - linear
-
-
-def _most_telling(moments: Moments) -> Tensor:
-    """Return the places of the columns whose products are worth a look, in order."""
-    n_columns = moments.X.shape[1]
-    if n_columns <= MOST_COLUMNS:
-        return torch.arange(n_columns).to(moments.group)
-    says: Tensor = torch.linalg.vector_norm(moments.C, dim=1)
-    return says.topk(MOST_COLUMNS).indices.sort().values
 
 
 def _beyond_chance(

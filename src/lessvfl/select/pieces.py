@@ -29,27 +29,18 @@ def pieces_for_curves(
     """Return the pieces (in, k, 2) of columns X (n, in) that act by a curve on Z.
 
     Z are the responses (n, E); of rows of one block (n,) the first counts. A piece is
-    where it starts, and 1 / its width; zeros stand for no piece. None: no column is
-    curved, or rows are too few to tell.
+    where it starts, and 1 / its width; zeros stand for no piece. A column is curved
+    where its shares explain more of the responses, beside all columns' straight lines,
+    than chance would. None: no column is, or rows are too few to tell.
     """
     if blocks is not None:
         _, first = as_they_come(blocks)
         X, Z = X[first], Z[first]
-    pieces = _of_table(X, Z)
-    return pieces if bool(pieces.any()) else None
-
-
-def _of_table(X: Tensor, Z: Tensor) -> Tensor:
-    """Return the pieces (in, k, 2) of columns (n, in), zeros where it is no curve.
-
-    A column is curved where its shares explain more of the responses, beside all
-    columns' straight lines, than chance would.
-    """
     n_rows, n_columns = X.shape
     pieces = X.new_zeros(n_columns, MOST_PIECES, 2)
     k = min(MOST_PIECES, n_rows // ROWS_PER_PIECE)
     if k < 2 or n_rows < ENOUGH_ROWS * (n_columns + k):
-        return pieces
+        return None
     lines, _ = torch.linalg.qr(torch.nn.functional.pad(X, (0, 1), value=1.0).double())
     r = Z.double()
     r = r - lines @ (lines.T @ r)
@@ -67,7 +58,7 @@ def _of_table(X: Tensor, Z: Tensor) -> Tensor:
         explained = (U.T @ r).square().sum() / noise
         if explained > TELLING * chance(torch.tensor(U.shape[1] * width), LEVEL):
             pieces[column, :k] = of_column
-    return pieces
+    return pieces if bool(pieces.any()) else None
 
 
 def _quantile_pieces(x: Tensor, k: int) -> Tensor:
