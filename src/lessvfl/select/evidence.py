@@ -236,19 +236,19 @@ class SelectionPass:
         if self.plan.again and not bool(kept.any()):
             kept[scores.argmax()] = True  # until the next pass, whose reasons count
         return Choice(
-            kept,
-            rule,
-            lam,
-            picked.shadow_share,
-            false_share,
-            path,
-            scores,
-            tuple(pairs),
-            why,
-            sight,
-            at_most,
-            signs,
-            self.alike,
+            kept=kept,
+            rule=rule,
+            lam=lam,
+            shadow_share=picked.shadow_share,
+            false_share=false_share,
+            path=path,
+            scores=scores,
+            pairs=tuple(pairs),
+            why=why,
+            sight=sight,
+            at_most=at_most,
+            signs=signs,
+            alike=self.alike,
         )
 
     def _sight(self, picked: GroupSelection, is_signal: bool) -> tuple[Sight, Tensor]:
