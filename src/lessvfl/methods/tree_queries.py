@@ -72,7 +72,8 @@ class QueriedHolders:
     """
 
     def __init__(self, parties: Parties, sums: SumsWay) -> None:
-        self.parties, self.names, self._step = parties, parties.active(), 0
+        self.parties, self.names = parties, parties.active()
+        self.n_asked = 0  # queries that every party has answered
         self.sums = sums
         self.layouts: list[BinLayout] = []
         self.exchange = parties.query
@@ -113,7 +114,7 @@ class QueriedHolders:
         """Return, between two trees, what changes: queries so far, and layouts."""
         whole = BinLayout.joined(self.layouts)
         arrays = {
-            "step": np.array(self._step),
+            "step": np.array(self.n_asked),
             "widths": np.array([own.n_columns for own in self.layouts]),
             "sizes": whole.sizes,
             "missing": whole.missing,
@@ -123,7 +124,7 @@ class QueriedHolders:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take up what :meth:`state` gave."""
-        self._step = int(state["step"])
+        self.n_asked = int(state["step"])
         names = ("sizes", "missing", "categorical")
         widths = state["widths"].tolist()
         each = (torch.split(state[name], widths) for name in names)
@@ -131,11 +132,6 @@ class QueriedHolders:
             BinLayout(*(own.numpy() for own in some))
             for some in zip(*each, strict=True)
         ]
-
-    @property
-    def n_asked(self) -> int:
-        """Return how many queries every party has answered."""
-        return self._step
 
     def begin(self, values: FixedPoint, used: Sequence[Truths]) -> None:
         """Remember what trees are grown on; it travels with what is asked first."""
@@ -150,7 +146,7 @@ class QueriedHolders:
             for node in nodes:
                 inside[node.tree, node.rows] = True
             columns = list(zip(self.layouts, self._used, strict=True))
-            begun = self.sums.begin(self._values, columns, self._step)
+            begun = self.sums.begin(self._values, columns, self.n_asked)
             sent = [
                 query(TreeQuery.BEGIN, asked, [*inside, used, *flags], values)
                 for used, (flags, values) in zip(self._used, begun, strict=True)
@@ -217,7 +213,7 @@ class QueriedHolders:
         by_name = dict(zip(self.names, self.rules, strict=True))
         self.parties.resize({name: max(1, len(r)) for name, r in by_name.items()})
         last = dict(zip(self.names, sent, strict=True))
-        self.parties.query_last(STAGE, self._step, last)
+        self.parties.query_last(STAGE, self.n_asked, last)
 
     def places(self) -> tuple[list[dict[int, int]], int]:
         """Return where rules are among all components, and how many of these are."""
@@ -235,8 +231,8 @@ class QueriedHolders:
         """Send each party its query; return the answers, in the formats due."""
         arrays = dict(zip(self.names, sent, strict=True))
         expects = dict(zip(self.names, formats, strict=True))
-        answers = self.exchange(STAGE, self._step, arrays, expects)
-        self._step += 1
+        answers = self.exchange(STAGE, self.n_asked, arrays, expects)
+        self.n_asked += 1
         return [answers[name] for name in self.names]
 
 

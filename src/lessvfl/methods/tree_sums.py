@@ -129,10 +129,11 @@ class SharedSums:
         whole = torch.from_numpy(both.astype(np.int64)).to(ring.dtype)
         self._values, self._n_values = values, whole.shape[1]
         self._masks = [
-            shared.draw_values(ring, seed, step, *whole.shape) for seed in self._seeds
+            ring.draw_packed(seed, f"gradients {step}", *whole.shape)
+            for seed in self._seeds
         ]
         self._used = [layout.only(used) for layout, used in columns]
-        self._bins = [shared.free_bins_of(layout, used) for layout, used in columns]
+        self._bins = [np.repeat(used, layout.sizes - 1) for layout, used in columns]
         return [
             ([bins], whole - mask)
             for bins, mask in zip(_clients(self._bins), self._masks, strict=True)
@@ -244,8 +245,8 @@ class SharedAnswers:
         self._seed = self._key.secret(dealer, public, dealer)
         self._client_seed = self._key.secret(client, client, public)
         self._values_seed = secrets.token_bytes(SEED_BYTES)
-        self._table = shared.draw_table(ring, self._client_seed, n_rows, n_bins)
-        mask = shared.draw_table(ring, self._seed, n_rows, width)
+        self._table = ring.draw_packed(self._client_seed, "bins", n_rows, n_bins)
+        mask = ring.draw_packed(self._seed, "bins", n_rows, width)
         table = shared.masked_table(mask, self.holder.codes, layout)
         return sharing.from_bytes(self._values_seed), table
 
@@ -267,7 +268,9 @@ class SharedAnswers:
         ring = self._ring
         if values.dtype != ring.dtype:
             raise ValueError(f"gradients of {values.dtype} instead of {ring.dtype}")
-        self._mask = shared.draw_values(ring, self._values_seed, step, *values.shape)
+        self._mask = ring.draw_packed(
+            self._values_seed, f"gradients {step}", *values.shape
+        )
         (bins,) = flags
         self._client_bins = torch.from_numpy(np.flatnonzero(bins))
         self._bins = shared.free_bins(self.holder.bins.layout.only(used))
@@ -278,10 +281,10 @@ class SharedAnswers:
         ring = self._ring
         every = self.holder.histograms(nodes)[:, :, self._bins]
         sums = shared.put_together(every[:-2], ring)
-        less = shared.draw_sums(ring, self._seed, step, *sums.shape)
+        less = ring.draw_packed(self._seed, f"sums {step}", *sums.shape)
         dealt = shared.times(self._dealt, self._mask, nodes)
         dealt = dealt.index_select(2, self._client_bins)
-        more = shared.draw_sums(ring, self._client_seed, step, *dealt.shape)
+        more = ring.draw_packed(self._client_seed, f"sums {step}", *dealt.shape)
         rows = torch.from_numpy(every[-1]).int()
         return sums - less, rows, dealt + more
 

@@ -66,8 +66,8 @@ class VotingHolder(QueriedHolders):
 
     def next_step(self) -> int:
         """Return the number of the next query, and count it."""
-        self._step += 1
-        return self._step - 1
+        self.n_asked += 1
+        return self.n_asked - 1
 
 
 class CommonExchanges:
