@@ -325,10 +325,10 @@ def read_values(sent: Tensor) -> FixedPoint:
 
 def packed(sums: Sums, bits: int, layout: BinLayout) -> tuple[Tensor, Tensor]:
     """Return sums in 8 or 16 bits, from 0 on, and the powers of two of their units."""
-    rounded = pack(sums, bits, layout.sizes)
-    levels = rounded.levels.astype(np.int64) + (1 << (bits - 1))
-    powers = np.log2(rounded.units).astype(np.uint8)
-    return torch.from_numpy(levels.astype(f"uint{bits}")), torch.from_numpy(powers)
+    own, dtype = pack(sums, bits, layout.sizes), np.dtype(f"uint{bits}")
+    levels = own.levels.astype(np.int64) + (1 << (bits - 1))
+    powers = np.log2(own.units).astype(np.uint8)
+    return torch.from_numpy(levels.astype(dtype)), torch.from_numpy(powers)
 
 
 def unpacked(levels: Tensor, powers: Tensor, layout: BinLayout) -> Sums:
