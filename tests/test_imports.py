@@ -23,21 +23,20 @@ SOURCES = {
 }
 
 # Everyone may import these.
-COMMON = {"errors", "mechanisms", "settings", "templates", "terms"}
+COMMON = {"errors", "settings", "templates", "terms"}
 
 # Besides those, a room may import the rooms (or single modules) on its right.
 MATHEMATICS = {"algorithm", "core", "privacy", "select", "wire"}
 BELOW_RUN = MATHEMATICS | {"data", "explanation", "methods", "party"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "mechanisms": set(),
     "settings": set(),
     "templates": set(),
     "terms": set(),
     "privacy": set(),
     "core": {"privacy"},
     "select": {"core"},
-    "data": set(),
+    "data": {"privacy"},
     "explanation": {"core", "data"},
     "status": set(),
     "wire": {"core", "privacy"},

@@ -134,22 +134,22 @@ _warned: set[tuple[str, str, int]] = set()
 
 
 def warn(sentence: str) -> None:
-    """Warn the line of the user's that led here, of the same thing once.
+    """Warn at the user's line that led here, once for each sentence and line.
 
-    Python's own memory of what was said ends where scikit-learn takes over the filters
-    for a fold, and its line is one of ours.
+    Python's own memory of warnings ends where scikit-learn takes over the filters for a
+    fold, and the line that it goes by is one of ours.
     """
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals["__name__"].split(".")[0] in _BETWEEN:
         frame = frame.f_back
-    said = (sentence, frame.f_code.co_filename, frame.f_lineno)
-    if said in _warned and _is_said_once():
+    filename, line = frame.f_code.co_filename, frame.f_lineno
+    if (sentence, filename, line) in _warned and _is_shown_once():
         return
-    _warned.add(said)
-    warnings.warn_explicit(sentence, LessVFLWarning, *said[1:])
+    _warned.add((sentence, filename, line))
+    warnings.warn_explicit(sentence, LessVFLWarning, filename, line)
 
 
-def _is_said_once() -> bool:
+def _is_shown_once() -> bool:
     """Tell whether the filters in force show a warning of ours once."""
     for action, message, category, module, _ in warnings.filters:
         if issubclass(LessVFLWarning, category) and not (message or module):

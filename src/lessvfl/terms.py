@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -167,28 +166,6 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     """
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
-
-
-@dataclass(frozen=True)
-class PairedGap:
-    """By how much one is ahead of another, seed by seed."""
-
-    mean: float
-    error: float  # standard error of the mean
-    verdict: Literal["ahead", "equal", "behind"]  # equal: within two errors
-
-    @classmethod
-    def of(cls, gaps: Sequence[float]) -> PairedGap:
-        """Judge the differences of at least two seeds.
-
-        >>> PairedGap.of([0.02, 0.03]).verdict, PairedGap.of([-0.02, 0.03]).verdict
-        ('ahead', 'equal')
-        """
-        mean = statistics.fmean(gaps)
-        error = statistics.stdev(gaps) / len(gaps) ** 0.5
-        if abs(mean) <= 2 * error:
-            return cls(mean, error, "equal")
-        return cls(mean, error, "ahead" if mean > 0 else "behind")
 
 
 def bytes_text(n_bytes: float) -> str:

@@ -260,7 +260,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
     selected = CounterfactualParty._selected
 
     def watched(party: CounterfactualParty, chosen: Tensor) -> Selected:
-        found[party.own.party] = party.rates
+        found[party.inputs.party] = party.rates
         return selected(party, chosen)
 
     monkeypatch.setattr(CounterfactualParty, "_selected", watched)

@@ -20,7 +20,7 @@ from lessvfl.core.limits import split_rows
 from lessvfl.core.plans import QueryPlan
 from lessvfl.core.sharing import Ring
 from lessvfl.errors import ConfigError
-from lessvfl.methods.filter_party import FilterParty
+from lessvfl.methods.filters import FilterParty
 from lessvfl.party import Party
 from lessvfl.wire import messages
 

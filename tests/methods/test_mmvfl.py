@@ -98,7 +98,7 @@ def test_rounds_end_at_the_minimum_of_the_whole_objective() -> None:
     config = mmvfl.Config(beta=2.0, zeta=3.0, eta=5.0, most_rounds=200, tolerance=0.0)
     loop = Loop({f"p{i}": a_party(f"p{i}", X, config) for i, X in enumerate(own)})
     labels = Labels(y, "binary", 0)
-    fusion = next(iter(loop.parties.values())).own.net  # for its number format
+    fusion = next(iter(loop.parties.values())).inputs.net  # for its number format
     mmvfl.select(loop, fusion, labels, config)  # type: ignore[arg-type]
 
     _, used = limits.split_rows(N_ROWS, 0)

@@ -364,7 +364,7 @@ def test_a_party_whose_columns_cannot_be_is_named(
     def wrong(party: TreeParty, *more: Any) -> Any:
         found = start(party, *more)
         told = (torch.tensor([n_columns], dtype=torch.int32),)
-        return told if party.own.party == "party1" else found
+        return told if party.inputs.party == "party1" else found
 
     monkeypatch.setattr(TreeParty, "_start", wrong)
     with pytest.raises(ProtocolError, match="'party1' must have 0 to 1,048,576 col"):

@@ -105,7 +105,7 @@ def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         pair._read = x25519.X25519PublicKey.from_public_bytes
 
     monkeypatch.setattr(KeyPair, "__init__", make)
-    monkeypatch.setattr("lessvfl.methods.tree_answers.secrets.token_bytes", draw)
+    monkeypatch.setattr("lessvfl.methods.tree_sums.secrets.token_bytes", draw)
 
 
 Seen = tuple[str, TreeQuery, messages.Query, Any]
@@ -357,7 +357,7 @@ def test_who_tells_a_key_of_no_use_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
     def wrong(party: TreeParty, *more: Any) -> Any:
         *rest, key = tell(party, *more)  # type: ignore[misc]
-        return *rest, key * 0 if party.own.party == "party1" else key
+        return *rest, key * 0 if party.inputs.party == "party1" else key
 
     monkeypatch.setattr(TreeParty, "_layout", wrong)
     with pytest.raises(ProtocolError, match="'party1' must tell a key by which"):
@@ -417,7 +417,7 @@ def test_a_party_whose_bins_cannot_be_is_named(
 
     def wrong(party: TreeParty, *more: Any) -> Any:
         sizes, *rest = tell(party, *more)  # type: ignore[misc]
-        if party.own.party == "party1":
+        if party.inputs.party == "party1":
             sizes[0] = size
         return sizes, *rest
 
@@ -466,7 +466,7 @@ def test_who_shares_a_node_tells_a_party_about_as_much_as_the_model_predicts(
     begin = TreeParty._begin
 
     def watched(party: TreeParty, *more: Any) -> Any:
-        if party.own.party == "party0":
+        if party.inputs.party == "party0":
             nodes.append(dict(party._rows))
         return begin(party, *more)
 

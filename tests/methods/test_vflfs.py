@@ -59,7 +59,7 @@ def trained(alone: Tensor | None = None, **more: Any) -> AutoEncodingParty:
 
 
 def weights(party: AutoEncodingParty) -> Tensor:
-    return party.own.net.input_weights.detach()
+    return party.inputs.net.input_weights.detach()
 
 
 def test_the_auto_encoder_learns_and_noise_weighs_least() -> None:
@@ -88,7 +88,7 @@ def test_every_row_comes_once_an_epoch() -> None:
     alone = rows(240, seed=1)
     party = trained(alone)
     every = torch.arange(320)
-    both = torch.cat([party.own.X, alone])
+    both = torch.cat([party.inputs.X, alone])
     assert torch.equal(party._at(every), both)
     assert torch.equal(party._at(every.flip(0)), both.flip(0))
 

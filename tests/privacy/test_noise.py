@@ -15,8 +15,8 @@ from lessvfl.core.lifted import Lifted
 from lessvfl.core.losses import row_losses
 from lessvfl.core.network import MLP
 from lessvfl.errors import ConfigError
-from lessvfl.mechanisms import RandomisedResponse
 from lessvfl.privacy.draws import block_draws, quantised
+from lessvfl.privacy.mechanisms import RandomisedResponse
 from lessvfl.privacy.noise import ClippedNoise, GradientDefence, marvell_variances
 from lessvfl.terms import Task
 

@@ -23,9 +23,9 @@ from lessvfl.core.limits import N_LIMITS, split_rows
 from lessvfl.core.sharing import KeyPair, Ring
 from lessvfl.core.votes import VoteStep
 from lessvfl.errors import PolicyError, ProtocolError
-from lessvfl.methods import counting_party
-from lessvfl.methods.counting_party import CountingParty
-from lessvfl.methods.filter_party import FilterParty
+from lessvfl.methods import counting
+from lessvfl.methods.counting import CountingParty
+from lessvfl.methods.filters import FilterParty
 from lessvfl.methods.tree_queries import TreeQuery
 from lessvfl.party import Party
 from lessvfl.remote.policy import Policy
@@ -199,7 +199,7 @@ def test_no_table_of_a_dealer_is_beyond_reason(
     monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
 ) -> None:
     """Neither rows x bins, nor rows x classes."""
-    monkeypatch.setattr(counting_party, "MOST_CELLS", 80 * N)
+    monkeypatch.setattr(counting, "MOST_CELLS", 80 * N)
     side, client = a_side("gini-filter"), sharing.from_bytes(KeyPair().public)
     ask(side, 0)
     with pytest.raises(ProtocolError, match="from 90 to 90, of 0 to 80"):
@@ -207,7 +207,7 @@ def test_no_table_of_a_dealer_is_beyond_reason(
 
 
 def test_nor_are_bins_and_classes_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting_party, "MOST_CELLS", 200 * N)
+    monkeypatch.setattr(counting, "MOST_CELLS", 200 * N)
     side, client = a_side("gini-filter"), sharing.from_bytes(KeyPair().public)
     ask(side, 0)
     with pytest.raises(ProtocolError, match="classes from 150 to 150, of 0 to 120"):
@@ -217,7 +217,7 @@ def test_nor_are_bins_and_classes_of_few_rows(monkeypatch: pytest.MonkeyPatch) -
 def test_a_party_with_more_bins_than_can_be_dealt_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(counting_party, "MOST_CELLS", 30 * N)
+    monkeypatch.setattr(counting, "MOST_CELLS", 30 * N)
     with pytest.raises(ProtocolError, match="bins from 40 to 40, of 0 to 30"):
         ask(a_side("gini-filter"), 0)
 
@@ -237,7 +237,7 @@ def test_a_party_whose_number_of_bins_cannot_be_is_named(
 
     def lie(party: CountingParty, step: int, arrays: Any) -> Any:
         found = answer(party, step, arrays)
-        if step == 0 and party.own.party == "party1":
+        if step == 0 and party.inputs.party == "party1":
             key, _ = found  # type: ignore[misc]
             return key, torch.tensor([width], dtype=torch.int32)
         return found
@@ -404,7 +404,7 @@ def test_a_party_with_bins_of_one_row_reads_every_label(
     counted = FilterParty.counted
 
     def curious(party: FilterParty, counts: Tensor) -> Any:
-        if party.own.party == "party0":
+        if party.inputs.party == "party0":
             found.append(counts[party.bins.codes[0]].argmax(dim=1))
         return counted(party, counts)
 

@@ -15,8 +15,8 @@ from scipy.stats import norm
 
 from lessvfl import data, resolve
 from lessvfl.errors import ConfigError
-from lessvfl.mechanisms import RandomisedResponse, Releases
 from lessvfl.privacy.accounting import epsilon_of
+from lessvfl.privacy.mechanisms import RandomisedResponse, Releases
 from lessvfl.run import accounting
 from lessvfl.run.accounting import Extent
 from lessvfl.run.simulate import Job, simulate

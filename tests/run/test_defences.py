@@ -11,7 +11,7 @@ import pytest
 from lessvfl import data, resolve
 from lessvfl.data.labels import draws_of, randomise
 from lessvfl.errors import ConfigError
-from lessvfl.mechanisms import RandomisedResponse
+from lessvfl.privacy.mechanisms import RandomisedResponse
 from lessvfl.run.numbers import class_share
 from lessvfl.run.simulate import Job, simulate
 from lessvfl_bench.shapes import held_out

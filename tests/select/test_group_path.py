@@ -122,13 +122,13 @@ def test_no_matrix_of_all_columns_with_all_is_formed(monkeypatch):
     X, Z = problem(d=200)
     data = seen(X, Z)
     sizes: list[int] = []
-    solve = room._Lasso.solve
+    solve = room._group_lasso
 
-    def watched(lasso, *args):
-        sizes.append(len(lasso.G))
-        return solve(lasso, *args)
+    def watched(**moments):
+        sizes.append(len(moments["G"]))
+        return solve(**moments)
 
-    monkeypatch.setattr(room._Lasso, "solve", watched)
+    monkeypatch.setattr(room, "_group_lasso", watched)
     largest = data.norms(data.C).max()
     lams = largest * torch.tensor([1.0, 0.8, 0.6], dtype=X.dtype)
     *_, (B, _) = group_path(data, lams, torch.ones(200).to(X))

@@ -47,7 +47,7 @@ def test_groups_that_follow_from_others_leave_every_number_finite(seed):
     data = nested_groups(seed=seed)
     everything = torch.ones(3, dtype=torch.bool)
     kept, scores, rule = moments.eliminate(
-        data, everything, mask(3), (20, stream()), 0.05, 0.2
+        data, everything, mask(3), n_copies=20, generator=stream(), q=0.05, fdr=0.2
     )
     assert bool(scores.isfinite().all())
     assert bool(rule.shadows.isfinite().all())
@@ -134,7 +134,7 @@ def test_a_constant_column_says_nothing():
         assert some.norms(slopes)[number] == 0
     everything = torch.ones(12, dtype=torch.bool)
     kept, scores, _ = moments.eliminate(
-        alone, everything, ~everything, (50, stream()), 0.03, 0.2
+        alone, everything, ~everything, n_copies=50, generator=stream(), q=0.03, fdr=0.2
     )
     assert not kept[4]
     assert scores[4] == 0
@@ -366,7 +366,7 @@ def test_elimination_is_that_of_least_squares(groups):
     expected, said, shadows = by_definition(data, 40, 0.03, 0.2)
     assert 1 < len(expected) < n_groups
     kept, scores, rule = moments.eliminate(
-        data, everything, ~everything, (40, stream()), 0.03, 0.2
+        data, everything, ~everything, n_copies=40, generator=stream(), q=0.03, fdr=0.2
     )
     assert kept.nonzero().flatten().tolist() == expected
     assert everything.all()  # what was given stays as it was
@@ -388,22 +388,22 @@ def test_of_two_copies_one_stays_and_the_exempt_always(noise):
     X[:, 1] = X[:, 0] + noise * X[:, 1]
     Z = X[:, [0]] + torch.as_tensor(rng.normal(size=(2000, 1)))
     data, everything = seen(X, Z), torch.ones(20, dtype=torch.bool)
-    how = ((100, stream()), 0.01, 0.2)
-    found, scores, _ = moments.eliminate(data, everything, ~everything, *how)
+    how = {"n_copies": 100, "generator": stream(), "q": 0.01, "fdr": 0.2}
+    found, scores, _ = moments.eliminate(data, everything, ~everything, **how)
     assert found.nonzero().flatten().tolist() in ([0], [1])
     assert int(scores.argmax()) == int(found.nonzero())
-    held, *_ = moments.eliminate(data, everything, mask(20, 7), *how)
+    held, *_ = moments.eliminate(data, everything, mask(20, 7), **how)
     assert held[7]
     assert held[:2].sum() == 1
     assert held.sum() == 2
-    same, *_ = moments.eliminate(data, mask(20, 0, 1), mask(20, 0, 1), *how)
+    same, *_ = moments.eliminate(data, mask(20, 0, 1), mask(20, 0, 1), **how)
     assert same.nonzero().flatten().tolist() == [0, 1]
 
 
 def test_elimination_of_nothing_leaves_nothing():
     data = seen(*problem())
     kept, scores, rule = moments.eliminate(
-        data, mask(12), mask(12), (40, stream()), 0.03, 0.2
+        data, mask(12), mask(12), n_copies=40, generator=stream(), q=0.03, fdr=0.2
     )
     assert not kept.any()
     assert torch.allclose(scores, data.scores(data.C), rtol=1e-6)

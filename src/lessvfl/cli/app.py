@@ -149,7 +149,7 @@ def methods(
     """List the methods, or the settings that a method will use."""
     from lessvfl import data as tables
     from lessvfl import methods as registry
-    from lessvfl.mechanisms import DEFENCES
+    from lessvfl.privacy.mechanisms import DEFENCES
     from lessvfl.run import profiles
     from lessvfl.run.bundles import BUNDLES
     from lessvfl.settings import fields_of, kind_of

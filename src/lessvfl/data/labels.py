@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lessvfl.data.frame import Dataset, Floats, Frame, check_texts, is_missing
 from lessvfl.data.learn import QUARTILE, is_heavy, spread_of, usual_distance
 from lessvfl.errors import ConfigError, DataError, warn
-from lessvfl.mechanisms import GRADIENT_DEFENCES, RandomisedResponse
+from lessvfl.privacy.mechanisms import GRADIENT_DEFENCES, RandomisedResponse
 from lessvfl.settings import Kind, Section, a_float, one_of, or_none, refuse, setting
 from lessvfl.terms import (
     MEASURES,

@@ -70,6 +70,5 @@ METHOD = Method(
     "of this project; trees as in vertical-boost",
     Config,
     run,
-    profiles=("default",),
     protocol=KeptParty,
 )

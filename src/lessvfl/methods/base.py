@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,10 +23,20 @@ from lessvfl.core.plans import (
 from lessvfl.core.protocol import Holder, NewProtocol, PartyProtocol
 from lessvfl.core.solve import OPTIMIZERS
 from lessvfl.core.stage import run_once
+from lessvfl.settings import (
+    a_flag,
+    a_float,
+    an_int,
+    one_int_of,
+    one_of,
+    or_none,
+    setting,
+)
 from lessvfl.terms import Observer, Stage
 from lessvfl.wire.coding import BITS
 from lessvfl.wire.parties import Parties
 
+PAPER = ("default", "paper", "official-code")  # profiles of the paper's methods
 LAM_SHARE = 0.6  # of the lambda that removes every feature; chosen on generated tables
 
 
@@ -35,41 +44,39 @@ LAM_SHARE = 0.6  # of the lambda that removes every feature; chosen on generated
 class Joint(settings.Section):
     """Settings of Algorithm 2."""
 
-    optimizer: str = settings.setting(
-        settings.one_of(*OPTIMIZERS), "adam", "optimiser of joint training"
+    optimizer: str = setting(one_of(*OPTIMIZERS), "adam", "optimiser of joint training")
+    learning_rate: float = setting(
+        a_float(open_low=True), 0.01, "learning rate of joint training"
     )
-    learning_rate: float = settings.setting(
-        settings.a_float(open_low=True), 0.01, "learning rate of joint training"
-    )
-    batch_size: int = settings.setting(settings.an_int(1), 1000, "rows of one step")
-    row_order: RowOrder = settings.setting(
-        settings.one_of(*ROW_ORDERS),
+    batch_size: int = setting(an_int(1), 1000, "rows of one step")
+    row_order: RowOrder = setting(
+        one_of(*ROW_ORDERS),
         "shuffle",
         "rows of an epoch, by the shared seed: in random order; blocks of neighbours "
         "in random order, for tables on disk; or as they stand",
     )
-    train_epochs: float = settings.setting(
-        settings.a_float(), 100, "epochs after selection; all of them for plain"
+    train_epochs: float = setting(
+        a_float(), 100, "epochs after selection; all of them for plain"
     )
-    empty_party: str = settings.setting(
-        settings.one_of("constant", "frozen"),
+    empty_party: str = setting(
+        one_of("constant", "frozen"),
         "constant",
         "a party that keeps no feature: a constant, or its pre-trained embedding",
     )
 
-    schedule: Literal["constant", "cosine", "watched"] = settings.setting(
-        settings.one_of("constant", "cosine", "watched"),
+    schedule: Literal["constant", "cosine", "watched"] = setting(
+        one_of("constant", "cosine", "watched"),
         "constant",
         "learning rate of training after selection: the same, falling to zero, or "
         "falling to zero, and training over, once rows held out are learnt",
     )
-    weight_decay: float = settings.setting(
-        settings.a_float(),
+    weight_decay: float = setting(
+        a_float(),
         0.0,
         "of joint training with up to 1,000 rows; falls with the square of more",
     )
-    bits: int = settings.setting(
-        settings.one_int_of(*BITS), 32, "bits a value takes on its way: 4, 8, 16 or 32"
+    bits: int = setting(
+        one_int_of(*BITS), 32, "bits a value takes on its way: 4, 8, 16 or 32"
     )
 
     def plan(
@@ -79,20 +86,15 @@ class Joint(settings.Section):
         return TrainPlan(
             stage,
             n_epochs,
-            self.batch_size,
-            self.row_order,
-            self.optimizer,
-            self.learning_rate,
-            lam,
-            self.schedule if stage == "train" else "constant",
-            self.bits,
+            batch_size=self.batch_size,
+            row_order=self.row_order,
+            optimizer=self.optimizer,
+            learning_rate=self.learning_rate,
+            lam=lam,
+            schedule=self.schedule if stage == "train" else "constant",
+            bits=self.bits,
             decay=self.weight_decay,
         )
-
-    def pretraining(self, n_epochs: float, batch_size: int | None) -> TrainPlan:
-        """Return the plan of stage 1, perhaps in steps of another size."""
-        size = self.batch_size if batch_size is None else batch_size
-        return dataclasses.replace(self.plan("pretrain", n_epochs), batch_size=size)
 
     def pinned(self) -> str | None:
         """Return patterns of the features that a selection by shadows must keep."""
@@ -114,39 +116,39 @@ class Joint(settings.Section):
 class PartySelection(Joint):
     """Settings of stages 1 and 3: pre-training and every party's own selection."""
 
-    lam_party: float | None = settings.setting(
-        settings.or_none(settings.a_float()),
+    lam_party: float | None = setting(
+        or_none(a_float()),
         None,
         f"weight of the parties' group lasso; none: at each party {LAM_SHARE} of the "
         "one that removes all",
     )
-    pretrain_epochs: float = settings.setting(
-        settings.a_float(), 1, "epochs of pre-training (stage 1); also a fraction"
+    pretrain_epochs: float = setting(
+        a_float(), 1, "epochs of pre-training (stage 1); also a fraction"
     )
-    party_epochs: int = settings.setting(settings.an_int(), 150, "epochs of stage 3")
-    party_step_size: float = settings.setting(
-        settings.a_float(open_low=True), 0.01, "step size of stage 3"
+    party_epochs: int = setting(an_int(), 150, "epochs of stage 3")
+    party_step_size: float = setting(
+        a_float(open_low=True), 0.01, "step size of stage 3"
     )
-    lam_scale: float = settings.setting(
-        settings.a_float(open_low=True),
+    lam_scale: float = setting(
+        a_float(open_low=True),
         1.0,
         "factor on lam_party in stage 3 (the released code's hidden 10)",
     )
-    reduction: str = settings.setting(
-        settings.one_of("sum", "mean"), "sum", "stage 3's loss over the components"
+    reduction: Literal["sum", "mean"] = setting(
+        one_of("sum", "mean"), "sum", "stage 3's loss over the components"
     )
-    stepwise_removal: bool = settings.setting(
-        settings.a_flag(),
+    stepwise_removal: bool = setting(
+        a_flag(),
         False,
         "a party without significant components removes features only step by step",
     )
-    plateau_tolerance: float = settings.setting(
-        settings.a_float(0.0, 1.0),
+    plateau_tolerance: float = setting(
+        a_float(0.0, 1.0),
         0.0,
         "stop stages 2 and 3 when the objective improves by less; 0: never",
     )
-    plateau_patience: int = settings.setting(
-        settings.an_int(1), 5, "epochs without improvement that make a plateau"
+    plateau_patience: int = setting(
+        an_int(1), 5, "epochs without improvement that make a plateau"
     )
 
     def stages(self) -> Stages:
@@ -167,16 +169,16 @@ class PartySelection(Joint):
         """Return the plan of stage 3."""
         return SelectPlan(
             "select_features",
-            self.party_epochs,
-            self.batch_size,
-            self.row_order,
-            self.party_step_size,
-            LAM_SHARE if self.lam_party is None else self.lam_party,
-            self.lam_scale,
-            "mean" if self.reduction == "mean" else "sum",
-            self.plateau_tolerance,
-            self.plateau_patience,
-            self.stepwise_removal,
+            n_epochs=self.party_epochs,
+            batch_size=self.batch_size,
+            row_order=self.row_order,
+            step_size=self.party_step_size,
+            lam=LAM_SHARE if self.lam_party is None else self.lam_party,
+            lam_scale=self.lam_scale,
+            reduction=self.reduction,
+            tolerance=self.plateau_tolerance,
+            patience=self.plateau_patience,
+            stepwise_removal=self.stepwise_removal,
             relative=self.lam_party is None,
         )
 
@@ -223,7 +225,7 @@ class Method:
     reference: str
     config: type[Joint]
     run: RunMethod
-    profiles: tuple[str, ...] = ("default", "paper", "official-code")
+    profiles: tuple[str, ...] = ("default",)
     behaviour: int = 1  # raised by hand with what it does: tables of before are stale
     # A party's side of a protocol of the method's own, where it has one.
     protocol: Callable[[Any, Holder], PartyProtocol] | None = None

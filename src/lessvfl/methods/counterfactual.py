@@ -39,7 +39,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lessvfl import settings
 from lessvfl.core.flips import Changes, margins
 from lessvfl.core.limits import best
 from lessvfl.core.losses import Labels
@@ -51,6 +50,7 @@ from lessvfl.core.ratings import rating
 from lessvfl.errors import warn
 from lessvfl.methods.base import Joint, Method, follow_plans
 from lessvfl.methods.held_out import largest_of
+from lessvfl.settings import a_float, an_int, or_none, setting
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties, concatenate
 
@@ -61,30 +61,26 @@ STAGE: Stage = "select_features"
 class Config(Joint):
     """Settings of selection by counterfactuals."""
 
-    pretrain_epochs: float = settings.setting(
-        settings.a_float(), 10, "epochs of joint training before the search"
+    pretrain_epochs: float = setting(
+        a_float(), 10, "epochs of joint training before the search"
     )
-    search_rows: int = settings.setting(
-        settings.an_int(1), 200, "training rows that are changed until they flip"
+    search_rows: int = setting(
+        an_int(1), 200, "training rows that are changed until they flip"
     )
-    search_steps: int = settings.setting(
-        settings.an_int(1), 10, "the most steps in which a row is changed"
+    search_steps: int = setting(
+        an_int(1), 10, "the most steps in which a row is changed"
     )
-    search_step_size: float = settings.setting(
-        settings.a_float(open_low=True), 0.5, "how far a step may move a feature"
+    search_step_size: float = setting(
+        a_float(open_low=True), 0.5, "how far a step may move a feature"
     )
-    price: float = settings.setting(
-        settings.a_float(0.0, 1.0),
-        0.2,
-        "of a change, as a share of the one of no change",
+    price: float = setting(
+        a_float(0.0, 1.0), 0.2, "of a change, as a share of the one of no change"
     )
-    least_rate: float = settings.setting(
-        settings.a_float(0.0, 1.0), 0.1, "of what stays, as a share of the largest rate"
+    least_rate: float = setting(
+        a_float(0.0, 1.0), 0.1, "of what stays, as a share of the largest rate"
     )
-    keep: int | None = settings.setting(
-        settings.or_none(settings.an_int(1)),
-        None,
-        "features that each party keeps; none: by least_rate",
+    keep: int | None = setting(
+        or_none(an_int(1)), None, "features that each party keeps; none: by least_rate"
     )
 
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
@@ -99,7 +95,7 @@ class CounterfactualParty:
     """A party in the search."""
 
     def __init__(self, config: Config, holder: Holder) -> None:
-        self.own, self.config = holder, config
+        self.inputs, self.config = holder, config
         rows = sample_rows(len(holder.X), config.search_rows, holder.seed)
         X = take(holder.X, rows.to(holder.X.device))
         self.changes = Changes(X, holder.features, holder.net)
@@ -113,7 +109,7 @@ class CounterfactualParty:
             expect(arrays)
             return (changes.embed(),)
         if left >= 0 and left % 2:
-            expect(arrays, (n_rows, self.own.net.n_outputs))
+            expect(arrays, (n_rows, self.inputs.net.n_outputs))
             return (changes.slope(*arrays),)
         if left < -1:
             expect(arrays, (1,))
@@ -128,9 +124,9 @@ class CounterfactualParty:
         return self._selected(best(self.rates, config.keep))
 
     def _selected(self, chosen: Tensor) -> Selected:
-        features = self.own.features
+        features = self.inputs.features
         return Selected(
-            chosen | features.groups_of(self.own.must_keep),
+            chosen | features.groups_of(self.inputs.must_keep),
             rating("rate of change", self.rates, features),
         )
 
@@ -145,8 +141,8 @@ def search(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
     passes, last = fusion.passes(inputs=True), 2 * config.search_steps + 1
 
     sent: dict[str, QueryArrays] = dict.fromkeys(names, ())
-    found = parties.query(STAGE, 0, sent, embeddings)
-    start = z = passes.forward(concatenate([h for (h,) in found.values()]))
+    answers = parties.query(STAGE, 0, sent, embeddings)
+    start = z = passes.forward(concatenate([h for (h,) in answers.values()]))
     for step in range(1, last, 2):
         z = z.detach().requires_grad_()
         missing = margins(z, start, labels.task)
@@ -155,8 +151,8 @@ def search(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
         sent = {name: (gradient.contiguous(),) for name, gradient in parts}
         largest = largest_of(parties.query(STAGE, step, sent, slopes))
         sent = dict.fromkeys(names, (largest * (missing.detach() > 0),))
-        found = parties.query(STAGE, step + 1, sent, embeddings)
-        z = passes.forward(concatenate([h for (h,) in found.values()]))
+        answers = parties.query(STAGE, step + 1, sent, embeddings)
+        z = passes.forward(concatenate([h for (h,) in answers.values()]))
 
     flipped = margins(z, start, labels.task) <= 0
     if not bool(flipped.any()):
@@ -175,6 +171,5 @@ METHOD = Method(
     "after EVFL, Chen et al., 2022",
     Config,
     follow_plans(search),
-    profiles=("default",),
     protocol=CounterfactualParty,
 )

@@ -24,37 +24,32 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lessvfl import settings
 from lessvfl.core import binning
 from lessvfl.core.gates import HALF_OPEN
 from lessvfl.core.plans import PartyPlan, TrainPlan
 from lessvfl.core.protocol import Selected
 from lessvfl.methods import counting
 from lessvfl.methods.base import Method, follow_plans
-from lessvfl.methods.counting_party import CountingParty
+from lessvfl.settings import a_float, an_int, one_of, setting
 
 
 @dataclass(frozen=True)
 class Config(counting.Counted):
     """Settings of gates on features and components."""
 
-    lam: float = settings.setting(
-        settings.a_float(), 0.003, "price of a gate that is open (lambda)"
+    lam: float = setting(a_float(), 0.003, "price of a gate that is open (lambda)")
+    sigma: float = setting(
+        a_float(open_low=True), 0.5, "standard deviation of a gate's noise"
     )
-    sigma: float = settings.setting(
-        settings.a_float(open_low=True), 0.5, "standard deviation of a gate's noise"
+    gate_epochs: float = setting(a_float(), 20, "epochs of training with gates")
+    gate_rate: float = setting(
+        a_float(open_low=True), 0.03, "learning rate of training with gates"
     )
-    gate_epochs: float = settings.setting(
-        settings.a_float(), 20, "epochs of training with gates"
+    gate_batch_size: int = setting(
+        an_int(1), 128, "rows of one step of training with gates"
     )
-    gate_rate: float = settings.setting(
-        settings.a_float(open_low=True), 0.03, "learning rate of training with gates"
-    )
-    gate_batch_size: int = settings.setting(
-        settings.an_int(1), 128, "rows of one step of training with gates"
-    )
-    start: str = settings.setting(
-        settings.one_of("gini", "half"),
+    start: str = setting(
+        one_of("gini", "half"),
         "gini",
         "where gates start: by the Gini impurity of their feature, or all half open",
     )
@@ -76,7 +71,7 @@ class Config(counting.Counted):
         return (*([count] if self.start == "gini" else []), self.gated(), train)
 
 
-class GateStart(CountingParty):
+class GateStart(counting.CountingParty):
     """A party that learns where its gates start."""
 
     def counted(self, counts: Tensor) -> Selected:
@@ -84,7 +79,7 @@ class GateStart(CountingParty):
         bins = self.bins
         gini = binning.impurity(counts, bins.owner, len(bins.sizes))
         inverse = 1 / gini.clamp_min(1e-6)
-        everything = torch.ones_like(self.own.features.groups)
+        everything = torch.ones_like(self.inputs.features.groups)
         return Selected(everything, gates=HALF_OPEN * inverse / inverse.mean())
 
 
@@ -94,6 +89,5 @@ METHOD = Method(
     "after Li et al., INFOCOM 2023 (FedSDG-FS)",
     Config,
     follow_plans(counting.select),
-    profiles=("default",),
     protocol=GateStart,
 )

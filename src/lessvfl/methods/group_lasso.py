@@ -9,27 +9,23 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from lessvfl import settings
 from lessvfl.core.plans import PartyPlan
 from lessvfl.core.solve import OPTIMIZERS
-from lessvfl.methods.base import Joint, Method, follow_plans
+from lessvfl.methods.base import PAPER, Joint, Method, follow_plans
+from lessvfl.settings import a_float, one_of, setting
 
 
 @dataclass(frozen=True)
 class Config(Joint):
     """Settings of group lasso; `optimizer` is that of the joint proximal training."""
 
-    optimizer: str = settings.setting(
-        settings.one_of(*OPTIMIZERS), "sgd", "optimiser of joint proximal training"
+    optimizer: str = setting(
+        one_of(*OPTIMIZERS), "sgd", "optimiser of joint proximal training"
     )
-    lam_party: float = settings.setting(
-        settings.a_float(), 0.2, "weight of the parties' group lasso"
-    )
-    joint_epochs: float = settings.setting(
-        settings.a_float(), 150, "epochs of joint proximal training"
-    )
-    train_optimizer: str = settings.setting(
-        settings.one_of(*OPTIMIZERS), "adam", "optimiser of training after selection"
+    lam_party: float = setting(a_float(), 0.2, "weight of the parties' group lasso")
+    joint_epochs: float = setting(a_float(), 150, "epochs of joint proximal training")
+    train_optimizer: str = setting(
+        one_of(*OPTIMIZERS), "adam", "optimiser of training after selection"
     )
 
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
@@ -45,4 +41,5 @@ METHOD = Method(
     "Castiglia et al., ICML 2023, Eq. 2",
     Config,
     follow_plans(),
+    profiles=PAPER,
 )

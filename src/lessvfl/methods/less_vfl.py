@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from lessvfl import algorithm, settings
+from lessvfl import algorithm
 from lessvfl.algorithm import Stages
 from lessvfl.core.keeper import Keeper
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
 from lessvfl.core.plans import SelectPlan
-from lessvfl.methods.base import LAM_SHARE, Method, PartySelection
+from lessvfl.methods.base import LAM_SHARE, PAPER, Method, PartySelection
+from lessvfl.settings import a_float, an_int, or_none, setting
 from lessvfl.terms import Observer
 from lessvfl.wire.parties import Parties
 
@@ -20,26 +21,22 @@ from lessvfl.wire.parties import Parties
 class Config(PartySelection):
     """Settings of LESS-VFL."""
 
-    lam_party: float | None = settings.setting(
-        settings.or_none(settings.a_float()),
+    lam_party: float | None = setting(
+        or_none(a_float()),
         4.0,
         f"weight of the parties' group lasso; none: at each party {LAM_SHARE} of the "
         "one that removes all",
     )
-    lam_server: float = settings.setting(
-        settings.a_float(), 0.05, "weight of the server's group lasso"
+    lam_server: float = setting(a_float(), 0.05, "weight of the server's group lasso")
+    server_epochs: int = setting(an_int(), 150, "epochs of stage 2")
+    server_step_size: float = setting(
+        a_float(open_low=True), 0.01, "step size of stage 2"
     )
-    server_epochs: int = settings.setting(settings.an_int(), 150, "epochs of stage 2")
-    server_step_size: float = settings.setting(
-        settings.a_float(open_low=True), 0.01, "step size of stage 2"
+    pretrain_batch_size: int | None = setting(
+        or_none(an_int(1)), None, "rows of one step of pre-training; none: batch_size"
     )
-    pretrain_batch_size: int | None = settings.setting(
-        settings.or_none(settings.an_int(1)),
-        None,
-        "rows of one step of pre-training; none: batch_size",
-    )
-    adaptive: float = settings.setting(
-        settings.a_float(),
+    adaptive: float = setting(
+        a_float(),
         0.0,
         "stage 3 weights groups by 1 / norm^this of the pre-trained network; 0: not",
     )
@@ -48,11 +45,11 @@ class Config(PartySelection):
         """Return the plan of stage 2."""
         return SelectPlan(
             "select_components",
-            self.server_epochs,
-            self.batch_size,
-            self.row_order,
-            self.server_step_size,
-            self.lam_server,
+            n_epochs=self.server_epochs,
+            batch_size=self.batch_size,
+            row_order=self.row_order,
+            step_size=self.server_step_size,
+            lam=self.lam_server,
             tolerance=self.plateau_tolerance,
             patience=self.plateau_patience,
         )
@@ -67,11 +64,10 @@ class Config(PartySelection):
 
     def stages(self) -> Stages:
         """Return the plans of Algorithm 1."""
-        return dataclasses.replace(
-            super().stages(),
-            pretrain=self.pretraining(self.pretrain_epochs, self.pretrain_batch_size),
-            server=self.server_plan(),
-        )
+        stages = super().stages()
+        n_rows = self.pretrain_batch_size or self.batch_size
+        pretrain = dataclasses.replace(stages.pretrain, batch_size=n_rows)
+        return dataclasses.replace(stages, pretrain=pretrain, server=self.server_plan())
 
 
 def run(
@@ -92,5 +88,6 @@ METHOD = Method(
     "Castiglia et al., ICML 2023, Algorithm 1",
     Config,
     run,
+    profiles=PAPER,
     behaviour=2,  # 2: stage 2 in `bits`, too; the same where these are 32
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lessvfl.methods import less_vfl
-from lessvfl.methods.base import Method, PartySelection
+from lessvfl.methods.base import PAPER, Method, PartySelection
 
 METHOD = Method(
     "local-lasso",
@@ -11,4 +11,5 @@ METHOD = Method(
     "Castiglia et al., ICML 2023, Section 5",
     PartySelection,  # its stages have no second one
     less_vfl.run,
+    profiles=PAPER,
 )

@@ -34,7 +34,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lessvfl import settings
 from lessvfl.core import limits
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import Network
@@ -43,6 +42,7 @@ from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.views import View, targets
 from lessvfl.methods.base import Joint, Method, follow_plans
 from lessvfl.methods.held_out import choose_together
+from lessvfl.settings import a_float, an_int, or_none, setting
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
@@ -53,23 +53,23 @@ STAGE: Stage = "select_features"
 class Config(Joint):
     """Settings of MMVFL."""
 
-    beta: float = settings.setting(
-        settings.a_float(open_low=True), 1.0, "weight of the norms of rows of weights"
+    beta: float = setting(
+        a_float(open_low=True), 1.0, "weight of the norms of rows of weights"
     )
-    zeta: float = settings.setting(
-        settings.a_float(open_low=True), 1000.0, "weight of agreement on pseudo-labels"
+    zeta: float = setting(
+        a_float(open_low=True), 1000.0, "weight of agreement on pseudo-labels"
     )
-    eta: float = settings.setting(
-        settings.a_float(open_low=True), 1000.0, "weight of agreement with the labels"
+    eta: float = setting(
+        a_float(open_low=True), 1000.0, "weight of agreement with the labels"
     )
-    most_rounds: int = settings.setting(
-        settings.an_int(1), 30, "the most rounds of alternating solutions"
+    most_rounds: int = setting(
+        an_int(1), 30, "the most rounds of alternating solutions"
     )
-    tolerance: float = settings.setting(
-        settings.a_float(), 1e-4, "relative change of the objective that ends them"
+    tolerance: float = setting(
+        a_float(), 1e-4, "relative change of the objective that ends them"
     )
-    keep: int | None = settings.setting(
-        settings.or_none(settings.an_int(1)),
+    keep: int | None = setting(
+        or_none(an_int(1)),
         None,
         "features that each party keeps; none: by rows held out",
     )
@@ -85,7 +85,7 @@ class MmvflParty:
     """A party in the rounds of MMVFL."""
 
     def __init__(self, config: Config, holder: Holder) -> None:
-        self.own, self.config = holder, config
+        self.inputs, self.config = holder, config
         X, features = holder.X, holder.features
         held, used = (
             rows.to(X.device) for rows in limits.split_rows(len(X), holder.seed)
@@ -103,39 +103,33 @@ class MmvflParty:
 
     def answer(self, step: int, arrays: QueryArrays) -> QueryArrays | Selected:
         """Solve for W_k and Z_k; predict rows held out; or select by a limit."""
-        if self._largest is not None:
+        config = self.config
+        if self._largest is not None:  # which limit: the end
             expect(arrays, (1,))
-            return self._select(self._largest, limits.check_place(arrays[0].item()))
-        if step == 0 or (len(arrays) == 1 and arrays[0].dim() == 2):
+            place, norms = limits.check_place(arrays[0].item()), self._view.norms
+            kept = (
+                limits.above(norms, self._largest, place)
+                if config.keep is None
+                else limits.best(norms, config.keep)
+            )
+            features = self.inputs.features
+            return Selected(kept | features.groups_of(self.inputs.must_keep))
+        if step == 0 or (len(arrays) == 1 and arrays[0].dim() == 2):  # Z
             expect(arrays, (len(self._view.X), self._n_targets))
-            self._n_targets = arrays[0].shape[1]
-            return self._solve(arrays[0])
-        expect(arrays, (1,))
+            (Z,) = arrays
+            self._n_targets = Z.shape[1]
+            self._view = self._view.solved(Z)
+            norms = self._view.norms
+            penalty = config.beta * norms.sum(dim=0, keepdim=True)
+            return self._view.pseudo_labels(Z), penalty, norms.amax(dim=0, keepdim=True)
+        expect(arrays, (1,))  # the largest norm: predict at every limit
         self._largest = arrays[0].item()
-        return (self._predict(self._largest),)
-
-    def _solve(self, Z: Tensor) -> QueryArrays:
-        self._view = self._view.solved(Z)
-        norms = self._view.norms
-        penalty = self.config.beta * norms.sum(dim=0, keepdim=True)
-        return self._view.pseudo_labels(Z), penalty, norms.amax(dim=0, keepdim=True)
-
-    def _predict(self, largest: float) -> Tensor:
-        """Return predictions of rows held out at every limit, (n, limits x C)."""
         W = self._view.W
         assert W is not None
-        masks = limits.at_limits(self._view.norms, largest)[:, self._view.groups]
+        by_limit = limits.at_limits(self._view.norms, self._largest)
+        masks = by_limit[:, self._view.groups]
         cut = [self._held @ (W * mask.unsqueeze(1)) for mask in masks]
-        return torch.cat(cut, dim=1)
-
-    def _select(self, largest: float, place: int) -> Selected:
-        norms, keep = self._view.norms, self.config.keep
-        kept = (
-            limits.above(norms, largest, place)
-            if keep is None
-            else limits.best(norms, keep)
-        )
-        return Selected(kept | self.own.features.groups_of(self.own.must_keep))
+        return (torch.cat(cut, dim=1),)  # (n, limits x C)
 
 
 def select(parties: Parties, fusion: Network, labels: Labels, config: Config) -> None:
@@ -153,7 +147,10 @@ def select(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
         answers = parties.query(STAGE, step, sent, formats)
         mean = (config.zeta * Z + config.eta * known) / (config.zeta + config.eta)
         pseudo_labels, penalties, norms = zip(*answers.values(), strict=True)
-        now = _objective(torch.stack(pseudo_labels) - Z, mean - known, config)
+        # As Z_k was made of them, X_k W_k - Z_k is zeta (Z_k - Z).
+        apart = (torch.stack(pseudo_labels) - Z).square().sum()
+        squares = (config.zeta**2 + config.zeta) * apart
+        now = float(squares + config.eta * (mean - known).square().sum())
         now += float(torch.stack(penalties).sum())
         Z = torch.stack([mean, *pseudo_labels]).mean(dim=0)
         largest = torch.stack(norms).amax(dim=0)
@@ -170,22 +167,11 @@ def select(parties: Parties, fusion: Network, labels: Labels, config: Config) ->
     choose_together(parties, STAGE, step + 1, largest, predictions, losses)
 
 
-def _objective(apart: Tensor, off: Tensor, config: Config) -> float:
-    """Return the objective but for the penalty; `apart` are Z_k - Z, (parties, ...).
-
-    As Z_k was made of them, X_k W_k - Z_k is zeta (Z_k - Z); `off` is how far the
-    label holder's own are from the labels.
-    """
-    squares = (config.zeta**2 + config.zeta) * apart.square().sum()
-    return float(squares + config.eta * off.square().sum())
-
-
 METHOD = Method(
     "mmvfl",
     "sparse linear views that agree on pseudo-labels; then training on what is left",
     "after Feng and Yu, 2020 (arXiv 2001.11154)",
     Config,
     follow_plans(select),
-    profiles=("default",),
     protocol=MmvflParty,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lessvfl.methods.base import Joint, Method, follow_plans
+from lessvfl.methods.base import PAPER, Joint, Method, follow_plans
 
 METHOD = Method(
     "plain",
@@ -10,4 +10,5 @@ METHOD = Method(
     "Castiglia et al., ICML 2023, Algorithm 2",
     Joint,
     follow_plans(),
+    profiles=PAPER,
 )

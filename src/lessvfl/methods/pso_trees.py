@@ -33,8 +33,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lessvfl import settings
-from lessvfl.core.plans import PartyPlan, QueryPlan, stream
+from lessvfl.core.plans import stream
 from lessvfl.core.protocol import Holder, QueryArrays, Selected, expect
 from lessvfl.core.swarm import Swarm, between
 from lessvfl.core.trees.columns import ColumnHolder
@@ -44,6 +43,7 @@ from lessvfl.methods.base import Method
 from lessvfl.methods.tree_party import ColumnPlaces, GrowingParty, TreeAnswer
 from lessvfl.methods.tree_queries import Phase, QueriedHolders, TreeQuery
 from lessvfl.methods.trees import GrowPhase, GrowthConfig, grow_trees
+from lessvfl.settings import a_float, an_int, setting
 
 USED = 0.5  # of a coordinate, above which the feature is used
 SHRINKAGE, L2 = (0.2, 1.0), (0.01, 10.0)  # of a particle's trees, at 0 and at 1
@@ -54,23 +54,21 @@ FEWEST_LEAVES = 4
 class Config(GrowthConfig):
     """Settings of a swarm around trees."""
 
-    select_trees: int = settings.setting(
-        settings.an_int(), 20, "trees that rank features before particles move"
+    select_trees: int = setting(
+        an_int(), 20, "trees that rank features before particles move"
     )
-    removed_first: float = settings.setting(
-        settings.a_float(0.0, 1.0),
+    removed_first: float = setting(
+        a_float(0.0, 1.0),
         0.3,
         "share of its features, the last by gain, that a party removes before",
     )
-    particles: int = settings.setting(settings.an_int(1), 8, "particles of the swarm")
-    swarm_rounds: int = settings.setting(
-        settings.an_int(1), 5, "how often every particle is tried"
+    particles: int = setting(an_int(1), 8, "particles of the swarm")
+    swarm_rounds: int = setting(an_int(1), 5, "how often every particle is tried")
+    particle_trees: int = setting(
+        an_int(1), 10, "trees that try a particle, or rounds of them"
     )
-    particle_trees: int = settings.setting(
-        settings.an_int(1), 10, "trees that try a particle, or rounds of them"
-    )
-    held_out: float = settings.setting(
-        settings.a_float(0.0, 0.5, open_low=True),
+    held_out: float = setting(
+        a_float(0.0, 0.5, open_low=True),
         0.2,
         "share of training rows that say how good a particle is",
     )
@@ -87,14 +85,10 @@ class Config(GrowthConfig):
             super().n_trees + self.swarm_rounds * self.particles * self.particle_trees
         )
 
-    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
-        """Return every plan that a party is sent in a run."""
-        n_more = self.swarm_rounds * (2 * self.particles + 1)
-        return tuple(
-            replace(plan, n_queries=plan.n_queries + n_more)
-            for plan in super().plans(n_parties)
-            if isinstance(plan, QueryPlan)
-        )
+    @property
+    def n_queries(self) -> int:
+        """Return how many queries a party answers at most."""
+        return super().n_queries + self.swarm_rounds * (2 * self.particles + 1)
 
     def grown_by(self, place: torch.Tensor, phase: Phase, seed: int) -> TreeSettings:
         """Return how the trees of a particle at (3,) grow, tried or to their end."""
@@ -149,7 +143,7 @@ class SwarmParty(GrowingParty):
         self._round, self._tried = 0, 0  # rounds done, and particles of this one
 
     def _chance(self, turn: int) -> torch.Generator:
-        return stream(self.own.private, "swarm", self.own.party, turn)
+        return stream(self.inputs.private, "swarm", self.inputs.party, turn)
 
     def _enter(self, phase: Phase) -> tuple[ColumnPlaces, ColumnHolder]:
         """Take the columns of the next particle, or at last those of the best."""
@@ -193,7 +187,7 @@ class SwarmParty(GrowingParty):
 
     def _grown(self, rules: list[int], gained: NDArray[np.float64]) -> Selected:
         """Keep what the best particle uses, whether or not a split does."""
-        kept = torch.from_numpy(self._kept).to(self.own.X.device)
+        kept = torch.from_numpy(self._kept).to(self.inputs.X.device)
         return replace(super()._grown(rules, gained), groups=kept)
 
 
@@ -203,6 +197,5 @@ METHOD = Method(
     "after PSO-EVFFS, Zhang et al., CAAI Transactions, 2022",
     Config,
     grow_trees(forest=False, search=search),
-    profiles=("default",),
     protocol=SwarmParty,
 )

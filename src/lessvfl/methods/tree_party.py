@@ -19,9 +19,13 @@ from lessvfl.core.trees.columns import ColumnHolder, joined_rules, parted_rules
 from lessvfl.core.trees.holders import Cut, NodeRows, Truths
 from lessvfl.core.trees.networks import Splits
 from lessvfl.core.trees.sums import RowIds
-from lessvfl.methods.tree_answers import ClearAnswers, SharedAnswers, SumsAnswerer
 from lessvfl.methods.tree_queries import Phase, TreeQuery, read_flags, write_flags
-from lessvfl.methods.tree_sums import EXACT
+from lessvfl.methods.tree_sums import (
+    EXACT,
+    ClearAnswers,
+    SharedAnswers,
+    SumsAnswerer,
+)
 from lessvfl.methods.trees import GrowthConfig, TreeConfig
 
 TreeAnswer = tuple[Tensor, ...] | ShownScores | Selected
@@ -33,7 +37,7 @@ class GrowingParty(abc.ABC):
     """A party while trees grow; methods say which columns, and which are kept."""
 
     def __init__(self, config: GrowthConfig, holder: Holder) -> None:
-        self.own, self.config = holder, config
+        self.inputs, self.config = holder, config
         X, features = holder.X.cpu().numpy(), holder.features
         self._n_rows = len(X)
         in_use = features.column_groups[features.columns]
@@ -93,7 +97,7 @@ class GrowingParty(abc.ABC):
         return ColumnHolder.of(table, self.config.bins, has_no_order.tolist())
 
     def _answerer(self, holder: ColumnHolder) -> SumsAnswerer:
-        """Return how gradients and sums travel."""
+        """Return how gradients and sums travel: as they are."""
         return ClearAnswers(holder, EXACT)
 
     @abc.abstractmethod
@@ -106,17 +110,22 @@ class GrowingParty(abc.ABC):
         return self._holder
 
     def _layout(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
-        """Tell how columns are binned: how many bins, and which have gaps or kinds."""
+        """Tell of each column how many bins it has, and whether gaps, and no order.
+
+        And, under sharing, this party's public key.
+        """
         expect(arrays)
-        layout = self._at_work.bins.layout
+        layout, sums = self._at_work.bins.layout, self._sums
         flags = layout.missing + 2 * layout.categorical.astype(np.uint8)
         return (
             torch.from_numpy(layout.sizes).int(),
             torch.from_numpy(flags.astype(np.uint8)),
-            *self._sums.beside_layout(),
+            *([sums.public_key] if isinstance(sums, SharedAnswers) else []),
         )
 
     def _mask(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
+        if not isinstance(self._sums, SharedAnswers):
+            raise ValueError("keys where nothing is shared")
         return self._sums.mask(numbers, arrays)
 
     def _begin(self, nodes: list[int], arrays: QueryArrays) -> TreeAnswer:
@@ -145,13 +154,13 @@ class GrowingParty(abc.ABC):
         cuts = _in_rows(rest[: 4 * n_cuts], 4)
         sizes = [len(self._rows[tree, node][0]) for tree, node, _, _ in cuts]
         flags = read_flags(arrays[0], sizes)
-        for (tree, node, left, right), own in zip(cuts, flags, strict=True):
+        for (tree, node, left, right), goes_left in zip(cuts, flags, strict=True):
             if left == right or {(tree, left), (tree, right)} & self._rows.keys():
                 raise ValueError("children that are there already")
             rows, n_in = self._rows.pop((tree, node))  # a row is in one node of a tree
-            n_left = int(np.count_nonzero(own[:n_in]))
-            self._rows[tree, left] = rows.compress(own), n_left
-            self._rows[tree, right] = rows.compress(~own), n_in - n_left
+            n_left = int(np.count_nonzero(goes_left[:n_in]))
+            self._rows[tree, left] = rows.compress(goes_left), n_left
+            self._rows[tree, right] = rows.compress(~goes_left), n_in - n_left
         return self._sums_of(rest[4 * n_cuts :])
 
     def _sums_of(self, nodes: list[int]) -> TreeAnswer:
@@ -170,12 +179,12 @@ class GrowingParty(abc.ABC):
             raise ValueError("a split of something below 0")
         _check_different([cut[:2] for cut in cuts])
         bins = read_flags(arrays[0], [int(n_values[cut[3]]) + 1 for cut in cuts])
-        found: list[Truths] = []
+        rows_left: list[Truths] = []
         for (tree, node, rule, column), left in zip(cuts, bins, strict=True):
             rows, _ = self._rows[tree, node]
             cut = Cut(tree, node, (0, 0), 0, rule, column, left, rows)
-            found.append(self._at_work.split(cut))
-        return (write_flags(found),)
+            rows_left.append(self._at_work.split(cut))
+        return (write_flags(rows_left),)
 
     def _end(self, rules: list[int], arrays: QueryArrays) -> TreeAnswer:
         """End trees: `rules` number this party's splits that stay, with their gains."""
@@ -201,7 +210,7 @@ class GrowingParty(abc.ABC):
         weights = np.zeros(len(self._cells.middles))
         first = self._cells.sources[self._columns, 0]
         weights[first] = gained
-        holder, X = self._at_work, self.own.X
+        holder, X = self._at_work, self.inputs.X
         splits = Splits(
             self._cells.of_columns(self._columns),
             holder.bins,
@@ -209,7 +218,9 @@ class GrowingParty(abc.ABC):
             torch.from_numpy(weights).to(X).unsqueeze(0),
         )
         gains = torch.from_numpy(by_group).to(X.device)
-        return Selected(gains > 0, rating("gain", gains, self.own.features), net=splits)
+        return Selected(
+            gains > 0, rating("gain", gains, self.inputs.features), net=splits
+        )
 
 
 class SavedParty(GrowingParty):
@@ -261,13 +272,13 @@ class TreeParty(SavedParty):
 
     def _scrambled(self, copy: int) -> NDArray[np.float64]:
         """Return a copy of all columns, the rows of each in an order of their own."""
-        own = self._table.copy()
-        for column in range(own.shape[1]):
-            name = ("scrambled columns", self.own.party, copy, column)
-            random = stream(self.own.private, *name)
+        table = self._table.copy()
+        for column in range(table.shape[1]):
+            name = ("scrambled columns", self.inputs.party, copy, column)
+            random = stream(self.inputs.private, *name)
             order = torch.randperm(self._n_rows, generator=random)
-            own[:, column] = own[order.numpy(), column]
-        return own
+            table[:, column] = table[order.numpy(), column]
+        return table
 
     def _chosen(self, gained: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return the features that gained so much that few copies did."""
@@ -275,13 +286,13 @@ class TreeParty(SavedParty):
         by_copy = gained.reshape(1 + config.copies, -1)
         sums = np.zeros((len(by_copy), n_groups))
         np.add.at(sums.T, self._cells.groups, by_copy.T)
-        own, copies = sums[0], np.sort(sums[1:], axis=None)
-        order = np.argsort(-own, kind="stable")
-        above = len(copies) - np.searchsorted(copies, own[order])
+        of_features, of_copies = sums[0], np.sort(sums[1:], axis=None)
+        order = np.argsort(-of_features, kind="stable")
+        above = len(of_copies) - np.searchsorted(of_copies, of_features[order])
         n_false = (above + 1) / config.copies
         fits = n_false <= config.false_share * np.arange(1, n_groups + 1)
-        fits &= above <= MOST_PASS * len(copies)
-        fits &= own[order] > 0
+        fits &= above <= MOST_PASS * len(of_copies)
+        fits &= of_features[order] > 0
         kept = np.zeros(n_groups, dtype=np.bool_)
         if fits.any():
             kept[order[: int(np.flatnonzero(fits)[-1]) + 1]] = True

@@ -73,6 +73,7 @@ from lessvfl.core.trees.targets import TreeTargets
 from lessvfl.methods.base import Joint, RunMethod
 from lessvfl.methods.tree_queries import STAGE, Phase, QueriedHolders
 from lessvfl.methods.tree_sums import EXACT, ClearSums, SharedSums, SumsWay
+from lessvfl.settings import a_float, an_int, one_int_of, one_of, setting
 from lessvfl.terms import Event, Observer, PartyId
 from lessvfl.wire.parties import Parties
 
@@ -83,31 +84,25 @@ PASSES = 3  # over training and test rows in which splits are shown
 class GrowthConfig(Joint):
     """Settings of growth. Those of networks and their training are not read."""
 
-    trees: int = settings.setting(settings.an_int(1), 100, "trees, or rounds of them")
-    leaves: int = settings.setting(settings.an_int(2), 31, "the most leaves of a tree")
-    tree_depth: int = settings.setting(
-        settings.an_int(1), 6, "the most splits on the way to a leaf"
-    )
-    bins: int = settings.setting(
-        settings.an_int(2, MOST_BINS), 64, "the most bins of a column"
-    )
-    order: Literal["depth", "gain"] = settings.setting(
-        settings.one_of("depth", "gain"),
+    trees: int = setting(an_int(1), 100, "trees, or rounds of them")
+    leaves: int = setting(an_int(2), 31, "the most leaves of a tree")
+    tree_depth: int = setting(an_int(1), 6, "the most splits on the way to a leaf")
+    bins: int = setting(an_int(2, MOST_BINS), 64, "the most bins of a column")
+    order: Literal["depth", "gain"] = setting(
+        one_of("depth", "gain"),
         "depth",
         "which leaf is split next: a level's together, or the one that gains most",
     )
-    least_rows: int = settings.setting(
-        settings.an_int(1), 20, "the fewest rows of a leaf"
+    least_rows: int = setting(an_int(1), 20, "the fewest rows of a leaf")
+    l2: float = setting(a_float(), 0.0, "added to hessians in leaves")
+    row_share: float = setting(
+        a_float(0.0, 1.0, open_low=True), 1.0, "rows that a round sees"
     )
-    l2: float = settings.setting(settings.a_float(), 0.0, "added to hessians in leaves")
-    row_share: float = settings.setting(
-        settings.a_float(0.0, 1.0, open_low=True), 1.0, "rows that a round sees"
+    column_share: float = setting(
+        a_float(0.0, 1.0, open_low=True), 1.0, "columns that a round may use"
     )
-    column_share: float = settings.setting(
-        settings.a_float(0.0, 1.0, open_low=True), 1.0, "columns that a round may use"
-    )
-    gradient_bits: int = settings.setting(
-        settings.one_int_of(8, 16, 32), 16, "bits of a gradient on its way"
+    gradient_bits: int = setting(
+        one_int_of(8, 16, 32), 16, "bits of a gradient on its way"
     )
 
     @property
@@ -140,51 +135,52 @@ class GrowthConfig(Joint):
         """Return how gradients and sums travel."""
         return ClearSums(EXACT)
 
+    @property
+    def n_splits(self) -> int:
+        """Return how many splits a tree has at most."""
+        return int(min(self.leaves, 2**self.tree_depth) - 1)
+
+    @property
+    def n_queries(self) -> int:
+        """Return how many queries a party answers at most."""
+        n_exchanges = self.tree_depth if self.order == "depth" else self.n_splits
+        return 6 + self.n_trees * (2 * n_exchanges + 1)
+
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
-        n_splits = min(self.leaves, 2**self.tree_depth) - 1
-        n_exchanges = self.tree_depth if self.order == "depth" else n_splits
-        n_queries = 6 + self.n_trees * (2 * n_exchanges + 1)
-        n_values = PASSES * self.trees * n_splits * limits.MOST_CLASSES  # a tree each
-        return (QueryPlan(STAGE, n_queries, n_values),)
+        n_shown = PASSES * self.trees * self.n_splits  # times that a row is
+        n_values = n_shown * limits.MOST_CLASSES  # which have a tree each
+        return (QueryPlan(STAGE, self.n_queries, n_values),)
 
 
 @dataclass(frozen=True)
 class DeepGrowth(GrowthConfig):
     """Settings of the trees of a forest: deeper ones, of small leaves."""
 
-    leaves: int = settings.setting(
-        settings.an_int(2), 1024, "the most leaves of a tree"
-    )
-    tree_depth: int = settings.setting(
-        settings.an_int(1), 12, "the most splits on the way to a leaf"
-    )
-    least_rows: int = settings.setting(
-        settings.an_int(1), 5, "the fewest rows of a leaf"
-    )
+    leaves: int = setting(an_int(2), 1024, "the most leaves of a tree")
+    tree_depth: int = setting(an_int(1), 12, "the most splits on the way to a leaf")
+    least_rows: int = setting(an_int(1), 5, "the fewest rows of a leaf")
 
 
 @dataclass(frozen=True)
 class TreeConfig(GrowthConfig):
     """Settings of trees, and of selection against scrambled copies."""
 
-    histogram_bits: int = settings.setting(
-        settings.one_int_of(8, 16, 32), 32, "bits of a sum on its way; 32: exact"
+    histogram_bits: int = setting(
+        one_int_of(8, 16, 32), 32, "bits of a sum on its way; 32: exact"
     )
-    secret: Literal["none", "sharing"] = settings.setting(
-        settings.one_of("none", "sharing"),
+    secret: Literal["none", "sharing"] = setting(
+        one_of("none", "sharing"),
         "none",
         "how gradients are summed: as they are, or under additive sharing, so that no "
         "party can read them",
     )
-    select_trees: int = settings.setting(
-        settings.an_int(), 20, "trees grown beside scrambled copies; 0: no selection"
+    select_trees: int = setting(
+        an_int(), 20, "trees grown beside scrambled copies; 0: no selection"
     )
-    copies: int = settings.setting(
-        settings.an_int(1), 5, "scrambled copies of every column beside them"
-    )
-    false_share: float = settings.setting(
-        settings.a_float(0.0, 1.0),
+    copies: int = setting(an_int(1), 5, "scrambled copies of every column beside them")
+    false_share: float = setting(
+        a_float(0.0, 1.0),
         0.2,
         "the largest estimated share of useless features among those kept",
     )
@@ -208,16 +204,10 @@ class TreeConfig(GrowthConfig):
             return SharedSums(names, self.gradient_bits, n_rows)
         return ClearSums(self.histogram_bits)
 
-    def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
-        """Return every plan that a party is sent in a run."""
-        plans = super().plans(n_parties)
-        if self.secret == "none":
-            return plans
-        return tuple(  # masks of both phases
-            replace(plan, n_queries=plan.n_queries + 2)
-            for plan in plans
-            if isinstance(plan, QueryPlan)
-        )
+    @property
+    def n_queries(self) -> int:
+        """Return how many queries a party answers at most, of masks in both phases."""
+        return super().n_queries + (2 if self.secret == "sharing" else 0)
 
 
 def targets_of(labels: Labels) -> TreeTargets:
@@ -307,9 +297,9 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
             growth = search(holders, grow, config, seed)
         trees, _ = grow(Phase.TRAIN, growth)
         holders.end(trees, is_last=True)
-        found = TreeSum.of(trees, *holders.places(), fusion.input_weights)
-        observe(Event(STAGE, n_trees, n_trees, found))
-        keeper.reached(STAGE, 1, 1, lambda: TreesState(found.state()))
-        return found
+        network = TreeSum.of(trees, *holders.places(), fusion.input_weights)
+        observe(Event(STAGE, n_trees, n_trees, network))
+        keeper.reached(STAGE, 1, 1, lambda: TreesState(network.state()))
+        return network
 
     return run

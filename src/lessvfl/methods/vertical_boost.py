@@ -8,30 +8,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lessvfl import settings
 from lessvfl.core.trees.ensemble import TreeSettings
 from lessvfl.methods.base import Method
 from lessvfl.methods.tree_party import TreeParty
 from lessvfl.methods.tree_queries import Phase
 from lessvfl.methods.trees import GrowthConfig, TreeConfig, grow_trees
+from lessvfl.settings import a_float, an_int, setting
 
 
 @dataclass(frozen=True)
 class Boosting(GrowthConfig):
     """Settings of boosted trees, whatever they are grown on."""
 
-    shrinkage: float = settings.setting(
-        settings.a_float(0.0, 1.0, open_low=True),
+    shrinkage: float = setting(
+        a_float(0.0, 1.0, open_low=True),
         0.1,
         "share of a tree's correction that counts",
     )
-    held_out: float = settings.setting(
-        settings.a_float(0.0, 0.5),
+    held_out: float = setting(
+        a_float(0.0, 0.5),
         0.0,
         "share of training rows that no tree is grown on, which say when to stop",
     )
-    patience: int = settings.setting(
-        settings.an_int(1), 10, "rounds without a better loss of rows held out"
+    patience: int = setting(
+        an_int(1), 10, "rounds without a better loss of rows held out"
     )
 
     def growth(self, phase: Phase, seed: int) -> TreeSettings:
@@ -55,7 +55,6 @@ METHOD = Method(
     "histogram boosting, as Ke et al., NeurIPS 2017 (LightGBM)",
     BoostConfig,
     grow_trees(forest=False),
-    profiles=("default",),
     behaviour=2,  # 2: 5 copies, so that a party can keep one feature
     protocol=TreeParty,
 )

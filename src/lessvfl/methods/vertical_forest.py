@@ -24,7 +24,6 @@ METHOD = Method(
     "Breiman, 2001, by histograms",
     Config,
     grow_trees(forest=True),
-    profiles=("default",),
     behaviour=2,  # 2: 5 copies, so that a party can keep one feature
     protocol=TreeParty,
 )

@@ -31,7 +31,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lessvfl import settings
 from lessvfl.core.losses import Labels
 from lessvfl.core.network import MLP, Network
 from lessvfl.core.plans import (
@@ -48,6 +47,7 @@ from lessvfl.core.solve import OPTIMIZERS, Watch
 from lessvfl.core.training import PartyTraining, Training
 from lessvfl.methods import group_lasso
 from lessvfl.methods.base import Method, follow_plans
+from lessvfl.settings import a_float, an_int, one_of, setting
 from lessvfl.terms import Stage
 from lessvfl.wire.parties import Parties
 
@@ -58,23 +58,21 @@ STAGE: Stage = "select_features"
 class Config(group_lasso.Config):
     """Settings of group sparsity with rows outside the intersection."""
 
-    lam_party: float = settings.setting(
-        settings.a_float(), 4.0, "weight of the parties' group lasso in joint training"
+    lam_party: float = setting(
+        a_float(), 4.0, "weight of the parties' group lasso in joint training"
     )
-    joint_epochs: float = settings.setting(
-        settings.a_float(), 20, "epochs of joint proximal training"
+    joint_epochs: float = setting(a_float(), 20, "epochs of joint proximal training")
+    train_optimizer: str = setting(
+        one_of(*OPTIMIZERS), "adamw", "optimiser of training after selection"
     )
-    train_optimizer: str = settings.setting(
-        settings.one_of(*OPTIMIZERS), "adamw", "optimiser of training after selection"
+    lam_own: float = setting(
+        a_float(), 0.2, "weight of the group lasso where parties train alone"
     )
-    lam_own: float = settings.setting(
-        settings.a_float(), 0.2, "weight of the group lasso where parties train alone"
+    own_epochs: int = setting(
+        an_int(), 20, "epochs in which parties train alone; 0: group lasso"
     )
-    own_epochs: int = settings.setting(
-        settings.an_int(), 20, "epochs in which parties train alone; 0: group lasso"
-    )
-    own_rows: str = settings.setting(
-        settings.one_of("all", "common"),
+    own_rows: str = setting(
+        one_of("all", "common"),
         "all",
         "rows that parties train alone on: all they have, or those in common",
     )
@@ -87,37 +85,22 @@ class Config(group_lasso.Config):
 
     def plans(self, n_parties: int) -> tuple[PartyPlan, ...]:
         """Return every plan that a party is sent in a run."""
-        own = [QueryPlan(STAGE, 1, 0)] if self.own_epochs else []
-        return (*own, *super().plans(n_parties))
+        alone = [QueryPlan(STAGE, 1, 0)] if self.own_epochs else []
+        return (*alone, *super().plans(n_parties))
 
 
 class AutoEncodingParty:
     """A party that trains its network alone, on all its rows."""
 
     def __init__(self, config: Config, holder: Holder) -> None:
-        self.own, self.config = holder, config
+        self.inputs, self.config = holder, config
         self._alone = holder.alone if config.own_rows == "all" else None
         self.losses: list[Tensor] = []  # of every epoch
 
     def answer(self, step: int, arrays: QueryArrays) -> Selected:
-        """Train alone; keep all features."""
+        """Train network and decoder alone, by proximal steps; keep all features."""
         expect(arrays)
-        self._train()
-        return Selected(torch.ones_like(self.own.features.groups))
-
-    def _at(self, rows: Rows) -> Tensor:
-        """Return rows to train on: those in common, then those that it has alone."""
-        assert isinstance(rows, Tensor), "rows in random order"
-        X, n_common = self.own.X, len(self.own.X)
-        if self._alone is None:
-            return take(X, rows)
-        common = take(X, rows.clamp(max=n_common - 1))
-        others = take(self._alone, (rows - n_common).clamp(min=0))
-        return torch.where((rows < n_common).unsqueeze(1), common, others)
-
-    def _train(self) -> None:
-        """Fit network and decoder to the party's columns, by proximal steps."""
-        holder, plan, X = self.own, self.config.alone(), self.own.X
+        holder, plan, X = self.inputs, self.config.alone(), self.inputs.X
         net, party, seed = holder.net, holder.party, holder.private
         n_rows = len(X) + (0 if self._alone is None else len(self._alone))
         batches = Batches(
@@ -150,6 +133,17 @@ class AutoEncodingParty:
                 self.losses.append(torch.stack(losses).mean(dim=0))
                 losses.clear()
         net.train(False)
+        return Selected(torch.ones_like(holder.features.groups))
+
+    def _at(self, rows: Rows) -> Tensor:
+        """Return rows to train on: those in common, then those that it has alone."""
+        assert isinstance(rows, Tensor), "rows in random order"
+        X, n_common = self.inputs.X, len(self.inputs.X)
+        if self._alone is None:
+            return take(X, rows)
+        common = take(X, rows.clamp(max=n_common - 1))
+        others = take(self._alone, (rows - n_common).clamp(min=0))
+        return torch.where((rows < n_common).unsqueeze(1), common, others)
 
 
 def train_alone(
@@ -165,7 +159,6 @@ METHOD = Method(
     "after Feng, Expert Systems with Applications, 2022 (VFLFS)",
     Config,
     follow_plans(train_alone),
-    profiles=("default",),
     protocol=AutoEncodingParty,
     uses_alone=True,
 )

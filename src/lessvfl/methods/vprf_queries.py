@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -25,77 +25,15 @@ from lessvfl.methods.tree_queries import (
     STAGE,
     Phase,
     QueriedHolders,
-    QueryParts,
     TreeQuery,
+    query,
 )
 from lessvfl.methods.tree_sums import EXACT, ClearSums
-from lessvfl.terms import PartyId, stream_seed
+from lessvfl.terms import PartyId, Stage, stream_seed
 from lessvfl.wire.messages import ArrayFormat
 from lessvfl.wire.parties import Parties
 
 T = TypeVar("T")
-
-
-class Gathering:
-    """Queries to several parties, each of which waits, in one exchange.
-
-    Trees of all parties grow at the same time, in threads; what they ask goes out once
-    each of them asks for something, or is over.
-    """
-
-    def __init__(self, parties: Parties, names: Sequence[PartyId]) -> None:
-        self._parties, self._names = parties, names
-        self._growing = set(names)
-        self._asked: dict[PartyId, AskedOne] = {}
-        self._answers: dict[PartyId, tuple[Tensor, ...]] = {}
-        self._failed: BaseException | None = None
-        self._changed = threading.Condition()
-
-    def ask(self, name: PartyId, asked: AskedOne) -> tuple[Tensor, ...]:
-        """Return a party's answer, once all have asked."""
-        with self._changed:
-            self._asked[name] = asked
-            self._send_if_all()
-            self._changed.wait_for(lambda: name in self._answers or self._failed)
-            if self._failed is not None:
-                raise self._failed
-            return self._answers.pop(name)
-
-    def leave(self, name: PartyId) -> None:
-        """Wait for this party no longer."""
-        with self._changed:
-            self._growing.discard(name)
-            self._send_if_all()
-
-    def fail(self, error: BaseException) -> None:
-        """Have all others end, too."""
-        with self._changed:
-            self._failed = error
-            self._changed.notify_all()
-
-    def _send_if_all(self) -> None:
-        if not self._asked or self._growing - self._asked.keys() or self._failed:
-            return
-        asked = {name: self._asked[name] for name in self._names if name in self._asked}
-        self._asked.clear()
-        try:
-            self._answers |= self._parties.query(
-                STAGE,
-                {name: own.step for name, own in asked.items()},
-                {name: own.sent for name, own in asked.items()},
-                {name: own.expects for name, own in asked.items()},
-            )
-        except BaseException as error:
-            self._failed = error
-        self._changed.notify_all()
-
-
-class AskedOne(NamedTuple):
-    """One party's query, and the form of its answer."""
-
-    step: int
-    sent: Sequence[Tensor]
-    expects: Sequence[ArrayFormat]
 
 
 class VotingHolder(QueriedHolders):
@@ -104,17 +42,6 @@ class VotingHolder(QueriedHolders):
     def __init__(self, parties: Parties, name: PartyId) -> None:
         super().__init__(parties, ClearSums(EXACT))
         self.name, self.names = name, [name]
-        self.gathering: Gathering | None = None  # while others are asked, too
-
-    def _exchange(
-        self,
-        sent: Mapping[PartyId, Sequence[Tensor]],
-        expects: Mapping[PartyId, Sequence[ArrayFormat]],
-    ) -> Mapping[PartyId, tuple[Tensor, ...]]:
-        if self.gathering is None:
-            return super()._exchange(sent, expects)
-        own = AskedOne(self.n_asked, sent[self.name], expects[self.name])
-        return {self.name: self.gathering.ask(self.name, own)}
 
     def grow(
         self, phase: Phase, targets: TreeTargets, growth: TreeSettings
@@ -122,8 +49,8 @@ class VotingHolder(QueriedHolders):
         """Grow trees on the columns that the party has in a phase, if any."""
         self.start(phase)
         n_trees = growth.n_trees if self.layouts[0].n_columns else 0
-        own = stream_seed(growth.seed, "trees of", self.name)
-        growth = replace(growth, n_trees=n_trees, seed=own)
+        seed = stream_seed(growth.seed, "trees of", self.name)
+        growth = replace(growth, n_trees=n_trees, seed=seed)
         return fit(EnsembleGrower(self, targets, growth, forest=True))
 
     def give(self, trees: TreeEnsemble) -> None:
@@ -131,17 +58,63 @@ class VotingHolder(QueriedHolders):
         self.end(trees, is_last=False)
         places = {rule: place for place, rule in enumerate(self.rules[0])}
         none = torch.zeros(0, dtype=torch.float64)
-        own = TreeSum.of(trees, [places], max(1, len(places)), none)
-        table = torch.cat([own.children, own.components.unsqueeze(1)], dim=1)
-        head = [int(own.shares), len(own.roots), *own.roots.tolist()]
-        sent = QueryParts([*head, *table.flatten().tolist()])
-        sent = sent._replace(values=own.values)
-        self._ask(TreeQuery.TREES, [sent], [[]])
+        whole = TreeSum.of(trees, [places], max(1, len(places)), none)
+        table = torch.cat([whole.children, whole.components.unsqueeze(1)], dim=1)
+        head = [int(whole.shares), len(whole.roots), *whole.roots.tolist()]
+        numbers = [*head, *table.flatten().tolist()]
+        self.ask([query(TreeQuery.TREES, numbers, values=whole.values)], [[]])
 
     def next_step(self) -> int:
         """Return the number of the next query, and count it."""
         self.n_asked += 1
         return self.n_asked - 1
+
+
+class CommonExchanges:
+    """Queries of several threads, one for each party, sent in one exchange.
+
+    A thread that asks waits until all others have asked, too, or are over.
+    """
+
+    def __init__(self, parties: Parties, names: Sequence[PartyId]) -> None:
+        self._parties, self._names = parties, names
+        self._asked: dict[PartyId, tuple[int, QueryArrays, Sequence[ArrayFormat]]] = {}
+        self._answers: dict[PartyId, tuple[Tensor, ...]] = {}
+        self._all_are_here = threading.Barrier(len(names), self._exchange)
+        self.fail = self._all_are_here.abort  # all that wait end, too
+
+    def query(
+        self,
+        stage: Stage,
+        step: int | Mapping[PartyId, int],
+        arrays: Mapping[PartyId, Sequence[Tensor]],
+        expects: Mapping[PartyId, Sequence[ArrayFormat]],
+    ) -> dict[PartyId, tuple[Tensor, ...]]:
+        """Take a step with one party, as `Parties.query` does, once all have asked."""
+        ((name, sent),) = arrays.items()
+        assert isinstance(step, int)
+        self._asked[name] = (step, sent, expects[name])
+        self._all_are_here.wait()
+        return {name: self._answers[name]}
+
+    def leave(self) -> None:
+        """Wait, with nothing to ask, until nobody else asks for anything."""
+        self._all_are_here.wait()
+        while self._answers:
+            self._all_are_here.wait()
+
+    def _exchange(self) -> None:
+        """Send what was asked for, while all threads wait."""
+        asked = {name: self._asked[name] for name in self._names if name in self._asked}
+        self._asked.clear()
+        self._answers = {}
+        if asked:
+            self._answers = self._parties.query(
+                STAGE,
+                {name: step for name, (step, _, _) in asked.items()},
+                {name: sent for name, (_, sent, _) in asked.items()},
+                {name: expects for name, (_, _, expects) in asked.items()},
+            )
 
 
 def together(
@@ -150,41 +123,47 @@ def together(
     work: Callable[[VotingHolder], T],
 ) -> dict[VotingHolder, T]:
     """Do something with every party at the same time, in common exchanges."""
-    gathering = Gathering(parties, [holder.name for holder in holders])
+    if not holders:
+        return {}
+    exchanges = CommonExchanges(parties, [holder.name for holder in holders])
 
     def run(holder: VotingHolder) -> T:
-        holder.gathering = gathering
+        holder.exchange = exchanges.query
         try:
-            return work(holder)
-        except BaseException as error:
-            gathering.fail(error)
+            result = work(holder)
+            exchanges.leave()
+        except BaseException:
+            exchanges.fail()
             raise
-        finally:
-            holder.gathering = None
-            gathering.leave(holder.name)
+        return result
 
-    with ThreadPoolExecutor(max(1, len(holders))) as threads:
+    with ThreadPoolExecutor(len(holders)) as threads:
+        futures = [threads.submit(run, holder) for holder in holders]
         try:
-            return dict(zip(holders, threads.map(run, holders), strict=True))
-        except BaseException as error:  # of this thread: others still wait
-            gathering.fail(error)
+            errors = [future.exception() for future in futures]
+        except BaseException:  # of this thread: all others still wait
+            exchanges.fail()
             raise
+    for error in errors:
+        if error is not None and not isinstance(error, threading.BrokenBarrierError):
+            raise error
+    return {h: future.result() for h, future in zip(holders, futures, strict=True)}
 
 
 def in_means(
-    found: Mapping[VotingHolder, TreeEnsemble],
+    by_holder: Mapping[VotingHolder, TreeEnsemble],
 ) -> dict[VotingHolder, TreeEnsemble]:
     """Return trees with gains in multiples of what a column has in the mean.
 
     Gains are means over a party's trees.
     """
-    n_trees = [max(1, len(trees.trees)) for trees in found.values()]
+    n_trees = [max(1, len(trees.trees)) for trees in by_holder.values()]
     sums = [
         sum(float(tree.gain.sum()) for (tree,) in trees.trees)
-        for trees in found.values()
+        for trees in by_holder.values()
     ]
-    n_columns = sum(holder.layouts[0].n_columns for holder in found)
-    mean = sum(own / n for own, n in zip(sums, n_trees, strict=True))
+    n_columns = sum(holder.layouts[0].n_columns for holder in by_holder)
+    mean = sum(gain / n for gain, n in zip(sums, n_trees, strict=True))
     unit = mean / max(1, n_columns) or 1.0
     return {
         holder: replace(
@@ -193,7 +172,7 @@ def in_means(
                 (replace(t, gain=t.gain / (n * unit)),) for (t,) in trees.trees
             ),
         )
-        for (holder, trees), n in zip(found.items(), n_trees, strict=True)
+        for (holder, trees), n in zip(by_holder.items(), n_trees, strict=True)
     }
 
 
@@ -204,8 +183,8 @@ def count(parties: Parties, holders: Sequence[VotingHolder], n_votes: int) -> Te
     def take(
         step: VoteStep, arrays: Mapping[PartyId, QueryArrays], expects: VoteFormats
     ) -> dict[PartyId, tuple[Tensor, ...]]:
-        head = torch.tensor([TreeQuery.VOTES, step], dtype=torch.int32)
-        sent = {name: (head, *own) for name, own in arrays.items()}
+        head = query(TreeQuery.VOTES, [step])
+        sent = {name: (*head, *votes) for name, votes in arrays.items()}
         steps = {name: by_name[name].next_step() for name in arrays}
         return parties.query(STAGE, steps, sent, dict.fromkeys(arrays, expects))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from lessvfl.errors import ConfigError
-from lessvfl.mechanisms import Releases
+from lessvfl.privacy.mechanisms import Releases
 from lessvfl.terms import plural
 
 SQRT2 = math.sqrt(2)

@@ -1,4 +1,4 @@
-"""Mechanisms: what a side does to labels, gradients or embeddings before they leave.
+"""Mechanisms: what a side does to gradients or embeddings before they leave.
 
 Those that an accountant knows say what their releases are (``mechanisms.Releases``);
 the others change what can be read off a message, and promise nothing.
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lessvfl.errors import ConfigError
-from lessvfl.mechanisms import GradientDefenceName, Releases
 from lessvfl.privacy.draws import LEAST_NOISE, Draw, block_draws, noisy_rows
+from lessvfl.privacy.mechanisms import GradientDefenceName, Releases
 
 TINY = 1e-12  # a norm, or a square of one, that counts as none
 GRID = np.linspace(0, 1, 65)  # shares of a power that are tried
@@ -127,8 +127,13 @@ class GradientDefence:
 
     def blur(self, gradient: Tensor, y: Tensor, seed: int, *name: str | int) -> Tensor:
         """Return a party's dL/dh (b, width), changed; labels are (b,)."""
-        change = _stretched if self.kind == "max-norm" else self._least_different
-        return change(gradient, y, _normals_like(gradient, seed, *name))
+        content = as_floats(gradient).view(np.int64)  # by which normals are keyed
+        z = torch.from_numpy(block_draws(seed, "blur", *name)(content)).to(gradient)
+        if self.kind == "max-norm":
+            norms = norms_of(gradient)
+            factor = ((norms.max() / norms).square() - 1).clamp_min(0).sqrt()
+            return gradient * (1 + factor * z[:, :1])
+        return self._least_different(gradient, y, z)
 
     @property
     def shrinks(self) -> float:
@@ -158,30 +163,17 @@ class GradientDefence:
             return gradient
         width = gradient.shape[1]
         spread = [
-            float((own - own.mean(dim=0)).square().sum() / (len(own) * width))
-            for own in groups
+            float((rows - rows.mean(dim=0)).square().sum() / (len(rows) * width))
+            for rows in groups
         ]
         share = float(is_one.double().mean())
         power = self.noise * square
-        found = marvell_variances(square, spread, share, power, width)
+        by_class = marvell_variances(square, spread, share, power, width)
         axis = (between / math.sqrt(square)).to(gradient)
         along = (z @ axis).unsqueeze(1) * axis
-        variances = torch.tensor(found).to(gradient)[is_one.long()]
+        variances = torch.tensor(by_class).to(gradient)[is_one.long()]
         first, rest = variances.sqrt().unsqueeze(2).unbind(dim=1)
         return gradient + first * along + rest * (z - along)
-
-
-def _normals_like(values: Tensor, seed: int, *name: str | int) -> Tensor:
-    """Return standard normal numbers, keyed by the values that they go with."""
-    content = as_floats(values).view(np.int64)
-    return torch.from_numpy(block_draws(seed, "blur", *name)(content)).to(values)
-
-
-def _stretched(gradient: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    norms = norms_of(gradient)
-    factor = ((norms.max() / norms).square() - 1).clamp_min(0).sqrt()
-    stretched: Tensor = gradient * (1 + factor * z[:, :1])
-    return stretched
 
 
 def marvell_variances(
@@ -211,5 +203,5 @@ def marvell_variances(
     i, j = np.unravel_index(np.argmin(total), total.shape)
     rest = [0.0, 0.0]
     rest[lower] = float(across[i, 0])
-    own = zip(along, spread, rest, strict=True)
-    return [(max(0.0, float(a[i, j]) - before), r) for a, before, r in own]
+    by_class = zip(along, spread, rest, strict=True)
+    return [(max(0.0, float(a[i, j]) - before), r) for a, before, r in by_class]

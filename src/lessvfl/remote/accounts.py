@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from lessvfl.errors import ConfigError, RecordError
-from lessvfl.mechanisms import Releases
 from lessvfl.privacy.accounting import epsilon_spent, spent_by
+from lessvfl.privacy.mechanisms import Releases
 from lessvfl.remote.align.keys import SECRET_BYTES
 from lessvfl.run.record import check_private, read_json
 

@@ -22,8 +22,8 @@ from lessvfl.core.plans import TrainPlan
 from lessvfl.data import Dataset, Places, digest_of, fold_seeds
 from lessvfl.data.labels import draws_of, randomise
 from lessvfl.errors import ConfigError
-from lessvfl.mechanisms import RandomisedResponse
 from lessvfl.privacy.accounting import epsilon_of, spent_by
+from lessvfl.privacy.mechanisms import RandomisedResponse
 from lessvfl.remote.accounts import Accounts, Amounts, Charge, Most
 from lessvfl.remote.align.ids import account_name
 from lessvfl.remote.config import ServerConfig

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from lessvfl import terms
 from lessvfl.report import sentences, tables
 from lessvfl.run.record import RunRecord
-from lessvfl.terms import PairedGap
 
 BYTES = "communication.payload_bytes.*"
 DIFFERENCES = {  # of two transports, in words; any other is one of the steps
@@ -15,6 +17,28 @@ DIFFERENCES = {  # of two transports, in words; any other is one of the steps
     "embedding_size": "{} components",
     "train_epochs": "{:g} epochs",
 }
+
+
+@dataclass(frozen=True)
+class PairedGap:
+    """By how much one is ahead of another, seed by seed."""
+
+    mean: float
+    error: float  # standard error of the mean
+    verdict: Literal["ahead", "equal", "behind"]  # equal: within two errors
+
+    @classmethod
+    def of(cls, gaps: Sequence[float]) -> PairedGap:
+        """Judge the differences of at least two seeds.
+
+        >>> PairedGap.of([0.02, 0.03]).verdict, PairedGap.of([-0.02, 0.03]).verdict
+        ('ahead', 'equal')
+        """
+        mean = statistics.fmean(gaps)
+        error = statistics.stdev(gaps) / len(gaps) ** 0.5
+        if abs(mean) <= 2 * error:
+            return cls(mean, error, "equal")
+        return cls(mean, error, "ahead" if mean > 0 else "behind")
 
 
 def finding(records: Mapping[str, RunRecord]) -> str:

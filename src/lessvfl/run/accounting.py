@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from lessvfl.core.plans import QueryPlan, TrainPlan
 from lessvfl.errors import ConfigError
-from lessvfl.mechanisms import RandomisedResponse, Releases
 from lessvfl.privacy.accounting import epsilon_of, noise_for
+from lessvfl.privacy.mechanisms import RandomisedResponse, Releases
 from lessvfl.privacy.noise import ClippedNoise, GradientDefence
 from lessvfl.run.profiles import Settings
 from lessvfl.terms import Evaluation

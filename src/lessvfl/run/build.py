@@ -25,8 +25,8 @@ from lessvfl.core.network import DTYPES, MLP, Network
 from lessvfl.core.party_data import PartyData, cut_columns
 from lessvfl.data import CellCounts, Encoding, Problem, Scratch, StoredTable
 from lessvfl.errors import ConfigError, warn
-from lessvfl.mechanisms import GRADIENT_DEFENCES, RandomisedResponse
 from lessvfl.party import Party
+from lessvfl.privacy.mechanisms import GRADIENT_DEFENCES, RandomisedResponse
 from lessvfl.privacy.noise import ClippedNoise, GradientDefence
 from lessvfl.run.profiles import Settings
 from lessvfl.select.evidence import matches

@@ -59,9 +59,10 @@ class Likeness:
 
 
 def likeness(X: Tensor, Z: Tensor) -> Likeness | None:
-    """Return how alike rows (n, columns) and responses (n, E) in file order are.
+    """Return how alike neighbouring rows of a file are, in columns and in responses.
 
-    None where they are not, or where there are too few to tell.
+    Columns X (n, columns) and responses Z (n, E) are in the order of the file. None
+    where neighbours are not alike in both, or rows are too few to tell.
     """
     if not X.shape[1] or not Z.shape[1]:
         return None
@@ -73,7 +74,7 @@ def likeness(X: Tensor, Z: Tensor) -> Likeness | None:
         rows = (starts.unsqueeze(1) + torch.arange(length)).flatten().to(X.device)
         some = torch.linspace(0, X.shape[1] - 1, min(X.shape[1], MOST_COLUMNS)).long()
         x, z = _standard(X[rows][:, some.to(X.device)]), _standard(Z[rows])
-        said = Likeness(_lag_one(x), _lag_one(z))
+        alike = Likeness(_lag_one(x), _lag_one(z))
         steps = x.diff(dim=0)
         up, down = (steps > 0).sum(dim=0), (steps < 0).sum(dim=0)
         is_sorted = torch.maximum(up, down) > SORTED * (up + down)
@@ -81,18 +82,22 @@ def likeness(X: Tensor, Z: Tensor) -> Likeness | None:
         by_order = torch.cat([torch.ones_like(x[:, :1]), *powers], dim=1)
         x, z = _beside(by_order, x[:, ~is_sorted]), _beside(by_order, z)
         x = _beside(z, x)
-        x = x - x[_nearest_of(z)].mean(dim=1)
+        apart = torch.cdist(z, z)
+        apart.fill_diagonal_(math.inf)
+        like = apart.topk(LIKE_RESPONSES, largest=False).indices  # (n, LIKE_RESPONSES)
+        x = x - x[like].mean(dim=1)
         beyond, share = _together(x, z, length)
         if beyond > limit and share > LEAST:
-            return said
+            return alike
     return None
 
 
 def near_copies(X: Tensor, Z: Tensor, blocks: Tensor | None = None) -> float | None:
-    """Return the share of rows that have a near copy with like responses.
+    """Return the share of rows that have a near copy with like responses, anywhere.
 
-    None where these are few, or too few rows or columns to tell. Copies to the last
-    bit, and rows that are known to belong together, do not count.
+    X (n, columns) are the rows, Z (n, E) their responses; blocks (n,) say which rows
+    are known to belong together. None where the share is small, or too few rows or
+    columns to tell. Copies to the last bit do not count, nor do rows of one block.
     """
     if blocks is not None:
         first = as_they_come(blocks)[1]
@@ -131,15 +136,12 @@ def near_copies(X: Tensor, Z: Tensor, blocks: Tensor | None = None) -> float | N
     return share if float(excess.mean()) > ALIKE_LABELS * float(error) else None
 
 
-def _nearest_of(z: Tensor) -> Tensor:
-    """Return which other rows are nearest to each, (n, LIKE_RESPONSES)."""
-    far = torch.cdist(z, z)
-    far.fill_diagonal_(math.inf)
-    return far.topk(LIKE_RESPONSES, largest=False).indices
-
-
 def _nearest(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how far the nearest of all rows are from some, and which these are."""
+    """Return distances from some rows to their nearest others, and their places.
+
+    `rows` (m,) are places in x (n, columns); both results are (m, FARTHER), the nearest
+    first.
+    """
     exact = "donot_use_mm_for_euclid_dist"  # copies are at distance 0
     far = torch.cdist(x[rows], x, compute_mode=exact)
     far[torch.arange(len(rows)).to(rows), rows] = math.inf
@@ -148,7 +150,7 @@ def _nearest(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def as_they_come(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return blocks (n,), numbered as they first come, and where that is."""
+    """Return blocks (n,) numbered as they first come, and the first row of each."""
     _, blocks = torch.unique(blocks, return_inverse=True)
     first = blocks.new_full((int(blocks.max()) + 1,), len(blocks))
     places = torch.arange(len(blocks)).to(blocks)
@@ -157,7 +159,12 @@ def as_they_come(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _together(x: Tensor, z: Tensor, length: int) -> tuple[float, float]:
-    """Return how far rows are alike in both, in standard deviations and as a share."""
+    """Return how alike near rows are in columns and responses at once.
+
+    x (n, columns) and z (n, E) are stretches of `length` rows, one after the other.
+    Returned are the excess over the same rows in other orders, in standard deviations,
+    and as a share of all that could be alike.
+    """
     t = torch.arange(length).to(x) - (length - 1) / 2
     trend = torch.stack([torch.ones_like(t), t], dim=1)
     trend = trend / torch.linalg.vector_norm(trend, dim=0)
@@ -178,14 +185,14 @@ def _together(x: Tensor, z: Tensor, length: int) -> tuple[float, float]:
     by_chance = (any_two[0] * any_two[1]).view(len(x), N_ORDERS, -1) @ weight
     excess = (near[0] * near[1]) @ weight - by_chance.mean(dim=1)
     tiny = torch.finfo(x.dtype).tiny
-    said = excess / by_chance.std(dim=1).clamp_min(tiny)
+    evidence = excess / by_chance.std(dim=1).clamp_min(tiny)
     whole = (sizes[0] * sizes[1]).flatten() / length
-    beyond = float(said.clamp(-MOST_SAID, MOST_SAID).sum()) / math.sqrt(len(x))
+    beyond = float(evidence.clamp(-MOST_SAID, MOST_SAID).sum()) / math.sqrt(len(x))
     return beyond, float(excess.sum() / whole.sum().clamp_min(tiny))
 
 
 def _near(length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return pairs of rows of a stretch that are near, and how much each counts."""
+    """Return pairs of near rows of a stretch, first and second, and their weights."""
     firsts = [torch.arange(length - lag) for lag, _ in LAGS]
     others = [first + lag for first, (lag, _) in zip(firsts, LAGS, strict=True)]
     weights = [
@@ -196,7 +203,7 @@ def _near(length: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _standard(part: Tensor) -> Tensor:
-    """Return columns of mean 0 and variance 1 or less, without far values."""
+    """Return columns (n, columns) of mean 0 and variance 1 or less, far values cut."""
     part = part.double()
     centred = part - part.mean(dim=0)
     spread = centred.square().mean(dim=0).sqrt()
@@ -205,7 +212,7 @@ def _standard(part: Tensor) -> Tensor:
 
 
 def _beside(known: Tensor, part: Tensor) -> Tensor:
-    """Return what columns say beside known ones."""
+    """Return columns (n, columns) less their regression on known ones (n, others)."""
     gram = known.T @ known
     ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram)).to(gram)
     rest: Tensor = part - known @ torch.linalg.solve(gram + ridge, known.T @ part)
@@ -213,6 +220,7 @@ def _beside(known: Tensor, part: Tensor) -> Tensor:
 
 
 def _lag_one(part: Tensor) -> float:
+    """Return the correlation of each row (n, columns) with the next, of all columns."""
     whole = part.square().sum(dim=1).mean()
     alike = (part[1:] * part[:-1]).sum(dim=1).mean()
     return float(alike / whole.clamp_min(RIDGE))

@@ -22,18 +22,21 @@ WAVES = 5  # half periods of cosines of the rank: the first is up or down, the n
 
 
 def largest_shares(
-    seen: Moments, columns: tuple[Tensor, Tensor], kept: Tensor
+    seen: Moments, *, X: Tensor, group: Tensor, kept: Tensor
 ) -> tuple[Tensor, Tensor, float]:
-    """Return the most that a function of each group explains, (n_groups,).
+    """Return the most that a curve or product of each group explains, (n_groups,).
 
-    `columns` are X (n, columns) as they are scaled, with the group of each; `kept`
-    (n_groups,) are the groups whose linear part is taken out of the responses.
-    Functions are curves of a column, and products with the columns that say most. Where
-    a group does nothing, n times a share is a chi-square of the degrees returned last.
-    Returned second is the share as a multiple of one that is beyond chance, over n.
+    It is a share of the variance of the responses of `seen`, without the linear part of
+    the groups of a mask `kept` (n_groups,). Functions are curves of a column of X (n,
+    columns), whose groups are `group` (columns,), and products with the columns that
+    say most. Where a group does nothing, n times a share is a chi-square of the degrees
+    returned last. Returned second is the share as a multiple of one that is beyond
+    chance, over n.
     """
-    X, group = columns[0][:MOST_ROWS], columns[1]
-    r = _beside(seen, kept)[:MOST_ROWS]
+    X = X[:MOST_ROWS]
+    linear = seen.columns_of(kept)
+    r = seen.Z - seen.X[:, linear] @ seen.regression(linear).to(seen.X)
+    r = r[:MOST_ROWS]
     r = (r - r.mean(dim=0)) / r.square().sum(dim=1).mean().sqrt().clamp_min(RIDGE)
     degrees = dimension(r)
     r = r * math.sqrt(degrees) / len(r)
@@ -50,18 +53,8 @@ def largest_shares(
     return best, signs, degrees
 
 
-def _beside(seen: Moments, kept: Tensor) -> Tensor:
-    """Return the responses without the linear part of groups."""
-    inside = seen.columns_of(kept)
-    G = seen.gram(inside)
-    G = G + RIDGE * torch.eye(len(G)).to(G)
-    B = torch.linalg.solve(G, seen.with_responses(inside))
-    left: Tensor = seen.Z - seen.X[:, inside] @ B.to(seen.X)
-    return left
-
-
 def _ranks(X: Tensor) -> Tensor:
-    """Return ranks between 0 and 1, equal ones for equal cells."""
+    """Return the rank of each cell in its column, 0 to 1; equal cells share one."""
     order, place = X.T.contiguous().sort(dim=1)
     below = torch.searchsorted(order, order)
     upto = torch.searchsorted(order, order, right=True)
@@ -70,7 +63,10 @@ def _ranks(X: Tensor) -> Tensor:
 
 
 def _curves(X: Tensor, ranks: Tensor, normal: Tensor) -> Iterator[Tensor]:
-    """Yield functions of every column, (n, columns) each."""
+    """Yield curves of every column, (n, columns) each: two squares, then cosines.
+
+    `ranks` are those of the cells, `normal` what a normal column has at these ranks.
+    """
     yield (X - X.mean(dim=0)).square()
     yield normal.square()
     for n in range(1, WAVES + 1):
@@ -78,20 +74,22 @@ def _curves(X: Tensor, ranks: Tensor, normal: Tensor) -> Iterator[Tensor]:
 
 
 def _standard(values: Tensor) -> Tensor:
-    """Centre columns and divide them by their spread; constant ones are zeros."""
+    """Return columns (n, columns) of mean 0 and variance 1; constant ones are zeros."""
     values = values - values.mean(dim=0)
     spread = values.square().mean(dim=0).sqrt()
     return values / torch.where(spread > RIDGE, spread, torch.inf)
 
 
 def _share(curve: Tensor, r: Tensor) -> Tensor:
+    """Return the share of r (n, E) that each column of a curve explains, (columns,)."""
     return (_standard(curve).T @ r).square().sum(dim=1)
 
 
 def _in_pairs(H: Tensor, r: Tensor) -> Tensor:
-    """Return the most that a product of every column with another explains.
+    """Return the share of r that a product of each column with another explains.
 
-    Of many columns the others are those that say most alone.
+    `H` (n, columns) are standardised; returned is the largest share, (columns,). Of
+    many columns the others are those that say most alone.
     """
     others = H
     if H.shape[1] > MOST_COLUMNS:
@@ -99,9 +97,9 @@ def _in_pairs(H: Tensor, r: Tensor) -> Tensor:
     best = []
     for start in range(0, H.shape[1], AT_ONCE):
         some = H[:, start : start + AT_ONCE]
-        said = sum((some.T @ (others * r[:, [e]])).square() for e in range(r.shape[1]))
+        size = sum((some.T @ (others * r[:, [e]])).square() for e in range(r.shape[1]))
         middle = some.T @ others / len(H)
         spread = some.square().T @ others.square() / len(H) - middle.square()
-        most = said / torch.where(spread > RIDGE, spread, torch.inf)
+        most = size / torch.where(spread > RIDGE, spread, torch.inf)
         best.append(most.max(dim=1).values)
     return torch.cat(best)

@@ -59,7 +59,7 @@ def matches(patterns: str | None, features: Sequence[str]) -> list[bool]:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a party decided, for its own eyes."""
+    """What a party decided in one selection pass, for its own eyes."""
 
     kept: Tensor  # (n_groups,), which groups stay
     rule: SelectionRule  # elimination: of what says nothing beside the others
@@ -76,7 +76,7 @@ class Choice:
     alike: Likeness | None = None  # rows next to each other in the party's file
 
     def report(self, owner: Tensor) -> dict[str, Any]:
-        """Return it as plain values; `owner` is the group of every own feature."""
+        """Return plain values, by feature; `owner` (features,) has their groups."""
         place = {group: feature for feature, group in enumerate(owner.tolist())}
         return {
             "rule": self.rule,
@@ -96,7 +96,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class GroupSelection:
-    """Groups kept, and what was measured on the way."""
+    """Groups that the path of lambdas or elimination keeps, and by what measure."""
 
     kept: Tensor  # (n_groups,)
     scores: Tensor  # (n_groups,), the limit is 1
@@ -109,7 +109,7 @@ class GroupSelection:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a pass is over: rows that were exchanged, columns, and what must stay."""
+    """What a selection pass is about: rows of training, columns, and what must stay."""
 
     rows: Tensor  # (n,), their numbers
     X: Tensor  # (n, columns), a party's columns of these rows
@@ -120,10 +120,11 @@ class Subject:
     places: Tensor | None = None  # (n,), where rows are in the party's own file
     alike: Likeness | None = None  # known of another pass
 
-    def likeness(self) -> tuple[Subject, Likeness | None]:
-        """Return it in the order of the file, if rows next to each other are alike.
+    def in_file_order(self) -> tuple[Subject, Likeness | None]:
+        """Return it in the order of the file, if neighbours there are alike; and how.
 
-        Of rows that belong together the first is looked at: the others are known.
+        Otherwise it is returned as it is, with None. Of rows that belong together the
+        first is looked at: the others are known.
         """
         if self.places is None:
             return self, None
@@ -140,19 +141,23 @@ class Subject:
 
 
 class SelectionPass:
-    """One selection pass; `name` is that of its random streams."""
+    """One look of a party at all its columns, which chooses the features to keep.
+
+    `name` is that of its random streams: a seed, and what tells it from others.
+    """
 
     def __init__(
-        self, at: Subject, plan: ShadowPlan, name: Sequence[str | int]
+        self, subject: Subject, plan: ShadowPlan, name: Sequence[str | int]
     ) -> None:
-        at, self.alike = at.likeness()
+        subject, self.alike = subject.in_file_order()
+        X, Z, blocks = subject.X, subject.Z, subject.blocks
         in_file = self.alike is not None
-        looks = at.places is not None and not in_file
-        self.near_copies = near_copies(at.X, at.Z, at.blocks) if looks else None
-        self.seen = Moments.of(at.X, at.Z, at.group, at.blocks, in_file)
-        self.columns = at.X, at.group  # as they are scaled
-        self.rows = at.rows
-        self.pinned = at.pinned
+        looks = subject.places is not None and not in_file
+        self.near_copies = near_copies(X, Z, blocks) if looks else None
+        self.seen = Moments.of(X, Z, subject.group, blocks, in_file)
+        self.columns = X, subject.group  # as they are scaled
+        self.rows = subject.rows
+        self.pinned = subject.pinned
         self.plan = plan
         self.name = name
         self._copies = self._stream("path")
@@ -165,18 +170,21 @@ class SelectionPass:
         return stream(int(seed), "shadow", *names, what)
 
     def _scramble(self, n_copies: int) -> Tensor:
-        """Return the scores of more copies of the columns, (copies, n_groups)."""
+        """Return the scores of further scrambled copies, (n_copies, n_groups)."""
         seen = self.seen
         return moments.shadow_scores(seen, seen.Z, n_copies, self._copies)
 
     @property
     def clarity(self) -> float:
-        """Return how far the strongest feature stands out of what chance does."""
+        """Return the strongest score as a multiple of what chance makes of it.
+
+        That is the median, over scrambled copies, of a copy's strongest score.
+        """
         tiny = torch.finfo(self._by_chance.dtype).tiny
         return float(self._strongest / self._by_chance.median().clamp_min(tiny))
 
     def half(self) -> Tensor:
-        """Return a random half of the rows, a mask (n,); blocks stay together."""
+        """Return a random half of the rows, as a mask (n,); blocks stay together."""
         blocks = self.seen.blocks
         n = self.seen.n_rows if blocks is None else int(blocks.max()) + 1
         order = torch.randperm(n, generator=self._stream("half"))
@@ -184,7 +192,10 @@ class SelectionPass:
         return some if blocks is None else some[blocks]
 
     def unseen(self, first: SelectionPass) -> Tensor:
-        """Return the rows whose block another pass has nothing of, a mask (n,)."""
+        """Return the rows of which the first pass saw nothing, as a mask (n,).
+
+        Of a block that it saw a row of it counts as having seen all.
+        """
         fresh, blocks = ~torch.isin(self.rows, first.rows), self.seen.blocks
         if blocks is None:
             return fresh
@@ -192,11 +203,11 @@ class SelectionPass:
         return seen.index_add_(0, blocks, (~fresh).to(blocks))[blocks] == 0
 
     def choose(self, fresh: Tensor | None = None) -> Choice:
-        """Select features along the path of lambdas, and pairs.
+        """Choose the features to keep: along the path of lambdas, and those in pairs.
 
-        With `fresh` (n,), rows to compare on, those that say nothing beside the others
-        go, where that loses little. Labels of pure noise keep nothing, or one feature
-        where another pass follows.
+        With `fresh`, a mask (n,) of rows to compare on, features that say nothing
+        beside the others go, where that loses little. Labels of pure noise keep
+        nothing, or one feature where another pass follows.
         """
         lam, path, picked = self._path(self.seen)
         pairs, over = self._pairs(picked.kept)
@@ -208,11 +219,12 @@ class SelectionPass:
         if fresh is not None and self._loses_little(fresh, exempt):
             rule = "elimination"
             picked = self._eliminate(self.seen, picked.kept, exempt)
-        kept, said, scores = picked.kept | exempt, picked.false_share, picked.scores
+        kept, scores = picked.kept | exempt, picked.scores
+        false_share = picked.false_share
         signal = (picked.kept | beyond) & ~self.pinned & (scores >= 1)
         is_signal = bool(signal.any())
         if not self.plan.again and self._is_noise():
-            kept, said, is_signal, beyond = exempt, None, False, over
+            kept, false_share, is_signal, beyond = exempt, None, False, over
         sight, at_most = self._sight(picked, is_signal)
         if not is_signal:
             scores = scores.clamp_max(1 - RIDGE)  # nothing is above the limit
@@ -224,26 +236,26 @@ class SelectionPass:
         if self.plan.again and not bool(kept.any()):
             kept[scores.argmax()] = True  # until the next pass, whose reasons count
         return Choice(
-            kept,
-            rule,
-            lam,
-            picked.shadow_share,
-            said,
-            path,
-            scores,
-            tuple(pairs),
-            why,
-            sight,
-            at_most,
-            signs,
-            self.alike,
+            kept=kept,
+            rule=rule,
+            lam=lam,
+            shadow_share=picked.shadow_share,
+            false_share=false_share,
+            path=path,
+            scores=scores,
+            pairs=tuple(pairs),
+            why=why,
+            sight=sight,
+            at_most=at_most,
+            signs=signs,
+            alike=self.alike,
         )
 
     def _sight(self, picked: GroupSelection, is_signal: bool) -> tuple[Sight, Tensor]:
-        """Return how much this pass sees, and what each group has at most.
+        """Return how much this pass sees, and what correlation each group has at most.
 
-        Where chance may have made all there is, a column must also stand out of the
-        strongest of every copy.
+        Where chance may have made all there is (no signal), a column must also stand
+        out of the strongest of every copy.
         """
         seen, rule = self.seen, picked.rule
         size = torch.bincount(seen.group, minlength=len(seen.weights)).to(seen.X)
@@ -263,16 +275,22 @@ class SelectionPass:
             k,
             float(limit**2 * usual_mark / unit),
         )
-        said = (picked.scores * picked.limit * seen.weights).square() / unit
-        return sight, sight.at_most(said.double(), degrees.double())
+        statistics = (picked.scores * picked.limit * seen.weights).square() / unit
+        return sight, sight.at_most(statistics.double(), degrees.double())
 
     def _curved(self, sight: Sight, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what each group has at most by curves and pairs, and signs of it."""
-        shares, signs, degrees = curves.largest_shares(self.seen, self.columns, kept)
+        """Return what each group has at most by curves and pairs, and signs of these.
+
+        Both are (n_groups,); the first is a correlation, a sign from 1 on is beyond
+        chance. `kept` (n_groups,) are the groups whose linear part is known.
+        """
+        shares, signs, degrees = curves.largest_shares(
+            self.seen, X=self.columns[0], group=self.columns[1], kept=kept
+        )
         n_rows = sight.n_rows * min(1.0, MOST_ROWS / self.seen.n_rows)
-        said = n_rows * shares.double()
-        seen = replace(sight, n_rows=n_rows)
-        at_most = seen.at_most(said, torch.full_like(said, degrees))
+        statistics = n_rows * shares.double()
+        of_rows = replace(sight, n_rows=n_rows)
+        at_most = of_rows.at_most(statistics, torch.full_like(statistics, degrees))
         return at_most, n_rows * signs
 
     def _is_noise(self) -> bool:
@@ -294,7 +312,10 @@ class SelectionPass:
         return (1 + n_above) / (1 + len(by_chance)) > noise
 
     def _beyond_chance(self, share: float) -> float:
-        """Return what the strongest of a copy exceeds in that share of copies."""
+        """Return the score that a copy's strongest exceeds in this share of copies.
+
+        The strongest follow Gumbel's law, fitted to those of the copies at hand.
+        """
         by_chance = self._by_chance
         spread = by_chance.std() * math.sqrt(6) / math.pi
         middle = by_chance.mean() - EULER * spread
@@ -305,6 +326,8 @@ class SelectionPass:
     ) -> tuple[float, list[tuple[float, int, float]], GroupSelection]:
         """Follow the path of lambdas as far as the shadows allow.
 
+        Returns where it ends, as a share of the lambda that keeps nothing; every point
+        of it: lambda, groups kept, share of shadows that pass; and the groups chosen.
         What a shadow says falls with what is left of the responses.
         """
         plan = self.plan
@@ -315,7 +338,8 @@ class SelectionPass:
         weights = seen.weights * ~self.pinned
         came_in = torch.zeros_like(weights)
         points: list[tuple[float, int, float]] = []
-        place, chosen, said, beside, mark = 0, self.pinned, None, came_in, largest
+        place, chosen, beside, mark = 0, self.pinned, came_in, largest
+        false_share: float | None = None  # of those chosen
         for B, slopes in group_path(seen, largest * shares, weights):
             share = float(shares[len(points)])
             kept = (seen.norms(B) > 0) | self.pinned
@@ -330,20 +354,28 @@ class SelectionPass:
             if passing > plan.q:
                 break
             if n_kept and rule.allows(limit, n_kept):
-                place, chosen, beside, said = len(points) - 1, kept, now, false
-                mark = limit
+                place, chosen, beside, mark = len(points) - 1, kept, now, limit
+                false_share = false
             elif false is not None and n_kept > MANY and false > HOPELESS:
                 break
         came_in = torch.where(self.pinned, beside, came_in)
         scores = torch.where(came_in > 0, came_in, weak.clamp_max(share))
-        scores, none = scores / points[place][0], torch.zeros_like(chosen)
         picked = GroupSelection(
-            chosen, scores, points[place][2], said, mark, rule, none
+            chosen,
+            scores / points[place][0],
+            shadow_share=points[place][2],
+            false_share=false_share,
+            limit=mark,
+            rule=rule,
+            over=torch.zeros_like(chosen),
         )
         return points[place][0], points, self._limited(picked, beside)
 
     def _limited(self, picked: GroupSelection, beside: Tensor) -> GroupSelection:
-        """Leave the `most` strongest, of equal ones those that say more in the fit."""
+        """Keep the plan's `most` strongest groups alone, where more were picked.
+
+        Of equally strong ones those stay that say more in the fit, `beside` the others.
+        """
         n_kept, most = int(picked.kept.sum()), self.plan.most
         if most is None or n_kept <= most:
             return picked
@@ -351,16 +383,17 @@ class SelectionPass:
         order = order[picked.scores[order].argsort(stable=True)]  # the weakest first
         over = torch.zeros_like(picked.kept)
         over[order[(picked.kept & ~self.pinned)[order]][: n_kept - most]] = True
-        kept, said = picked.kept & ~over, None
+        kept, false_share = picked.kept & ~over, None
         if len(others := picked.scores[kept & ~self.pinned]):
             weakest = picked.limit * float(others.min())
-            said = picked.rule.false_share(weakest, int(kept.sum()))
-        return replace(picked, kept=kept, false_share=said, over=over)
+            false_share = picked.rule.false_share(weakest, int(kept.sum()))
+        return replace(picked, kept=kept, false_share=false_share, over=over)
 
     def _pairs(self, chosen: Tensor) -> tuple[list[tuple[int, int, float]], Tensor]:
-        """Return groups that act together, the strongest first.
+        """Return pairs of groups that act together, the strongest first.
 
-        And which groups (n_groups,) would be kept so, had `most` room for them.
+        Each is two groups and their strength. Second is a mask (n_groups,) of groups
+        that would be in a pair, had `most` room for them beside those `chosen`.
         """
         over = torch.zeros_like(chosen)
         if not self.plan.pairs:
@@ -384,9 +417,10 @@ class SelectionPass:
         return acting, over
 
     def _loses_little(self, fresh: Tensor, exempt: Tensor) -> bool:
-        """Tell whether elimination loses little: chosen on some rows, seen on others.
+        """Tell whether elimination loses little of what groups explain.
 
-        Where there are few rows for a regression it is not tried.
+        Groups are eliminated on all other rows and compared on the `fresh` ones, a mask
+        (n,). Where there are few rows for a regression it is not tried: no.
         """
         n_some = min(self.seen.n_rows // 2, int((~fresh).sum()))
         if 2 * n_some < ENOUGH_ROWS * self.seen.X.shape[1]:
@@ -398,24 +432,39 @@ class SelectionPass:
         return part >= (1 - self.plan.loss) * whole
 
     def _eliminate(self, seen: Moments, kept: Tensor, exempt: Tensor) -> GroupSelection:
-        """Eliminate: rows are many, and a quarter of the useless features will do."""
-        shadows = (self.plan.n_copies, self._stream("elimination"))
-        plan, kept = self.plan, kept | exempt
+        """Remove groups that say nothing beside the others `kept`, a mask (n_groups,).
+
+        Those `exempt` stay. Rows are many, and a quarter of the useless features will
+        do.
+        """
         kept, scores, rule = moments.eliminate(
-            seen, kept, exempt, shadows, plan.q, plan.fdr / 4
+            seen,
+            kept | exempt,
+            exempt,
+            n_copies=self.plan.n_copies,
+            generator=self._stream("elimination"),
+            q=self.plan.q,
+            fdr=self.plan.fdr / 4,
         )
         n_kept = int(kept.sum())
         limit = rule.least(n_kept)
-        said = rule.false_share(limit, n_kept)
-        none = torch.zeros_like(kept)
         return GroupSelection(
-            kept, scores / limit, rule.share(limit), said, limit, rule, none
+            kept,
+            scores / limit,
+            shadow_share=rule.share(limit),
+            false_share=rule.false_share(limit, n_kept),
+            limit=limit,
+            rule=rule,
+            over=torch.zeros_like(kept),
         )
 
     def _why(
         self, kept: Tensor, scores: Tensor, exempt: Tensor, over: Tensor
     ) -> tuple[Reason, ...]:
-        """Say of every group why it stays or goes; `over`: for want of room."""
+        """Return of every group why it stays or goes; `over`: for want of room.
+
+        All are of groups, (n_groups,): masks, and scores, of which 1 is the limit.
+        """
         reasons: list[Reason] = []
         weak: Reason = "weak" if bool(kept.any()) else "chance"
         masks = (kept, scores >= 1, self.pinned, exempt, over)
@@ -434,7 +483,7 @@ class SelectionPass:
 
 
 def choose_again(first: SelectionPass, second: SelectionPass) -> Choice:
-    """Return what the clearer of two passes says.
+    """Choose the features to keep by the clearer of two passes, before and in training.
 
     After training the other parties explain most of the labels, and little things show;
     where rows are few, training has learnt them by heart, and the first pass sees more.

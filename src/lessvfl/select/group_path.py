@@ -37,15 +37,16 @@ def group_path(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Solve min 1/2n ||Z - XB||^2 + lam sum_j weights_j ||B_j|| along lambdas.
 
-    `lams` (L,) fall. Yields, for every lambda, the coefficients (columns, E) and the
-    slopes X'(Z - XB) / n.
+    B_j are the coefficients of the columns of group j, whose weight is one of `weights`
+    (n_groups,); `lams` (L,) fall. Yields for every lambda the coefficients B and the
+    slopes X'(Z - XB) / n, (columns, E) each.
     """
     working = _WorkingSet(moments, weights)
     slopes, before = moments.C, lams[0]
     for lam in lams:
         missing = moments.norms(slopes) >= (2 * lam - before) * weights
         while True:
-            working.take_in(missing)
+            working.add(missing)
             working.solve(float(lam))
             B, slopes = working.coefficients()
             missing = moments.norms(slopes) > lam * weights * (1 + SLACK)
@@ -75,8 +76,8 @@ class _WorkingSet:
         self._owner = np.zeros(0, dtype=np.int64)  # places of the columns' groups
         self._weights: Array = np.zeros(0)
 
-    def take_in(self, groups: Tensor) -> None:
-        """Let these groups, a mask, take part from now on."""
+    def add(self, groups: Tensor) -> None:
+        """Let these groups, a mask (n_groups,), take part from now on."""
         moments = self.moments
         new = (groups & ~self.inside)[moments.group].nonzero()[:, 0]
         if len(new) == 0:
@@ -97,12 +98,12 @@ class _WorkingSet:
     def coefficients(self) -> tuple[Tensor, Tensor]:
         """Return coefficients and slopes of all columns, (columns, E) each."""
         moments = self.moments
-        own = torch.as_tensor(self._B).to(moments.C)
+        some = torch.as_tensor(self._B).to(moments.C)
         B = torch.zeros_like(moments.C)
-        B[self._columns] = own
+        B[self._columns] = some
         if not self._B.any():
             return B, moments.C
-        return B, moments.C - moments.X.T @ (self._X @ own) / moments.n_rows
+        return B, moments.C - moments.X.T @ (self._X @ some) / moments.n_rows
 
     def solve(self, lam: float) -> None:
         """Go on to the solution for one lambda, on no more groups than it takes."""
@@ -110,10 +111,14 @@ class _WorkingSet:
         part = (self._norms(B) > 0) | (self._norms(self._C - self._G @ B) >= limits)
         while part.any():
             some = part[self._owner].nonzero()[0]
-            owner = (np.cumsum(part) - 1)[self._owner[some]]
-            B[some] = _Lasso(
-                self._G[np.ix_(some, some)], self._C[some], owner, limits[part]
-            ).solve(B[some], self._variance)
+            B[some] = _group_lasso(
+                G=self._G[np.ix_(some, some)],
+                C=self._C[some],
+                B=B[some],
+                owner=(np.cumsum(part) - 1)[self._owner[some]],
+                limits=limits[part],
+                variance=self._variance,
+            )
             slopes = self._C - self._G[:, some] @ B[some]
             wrong = (self._norms(slopes) > limits * (1 + SLACK)) & ~part
             if not wrong.any():
@@ -124,66 +129,55 @@ class _WorkingSet:
         return _norms(columns, self._owner, len(self._weights))
 
 
-class _Lasso:
-    """One group lasso by its moments, with the limits lam * weights of its groups."""
+def _group_lasso(
+    *, G: Array, C: Array, B: Array, owner: Indices, limits: Array, variance: float
+) -> Array:
+    """Return the coefficients (columns, E) of one group lasso: FISTA with restarts.
 
-    def __init__(self, G: Array, C: Array, owner: Indices, limits: Array) -> None:
-        self.G, self.C = G, C
-        self.owner = owner  # the group of every column
-        self.limits = limits
-
-    def solve(self, B: Array, variance: float) -> Array:
-        """Return the coefficients, starting from some: FISTA with restarts.
-
-        `variance` is that of the responses; the duality gap ends as a share of it.
-        """
-        G, C = self.G, self.C
-        rate = 1 / _spectral_norm(G)
-        V, t = B, 1.0
-        for step in range(1, MOST_STEPS + 1):
-            new = V - rate * (G @ V - C)
-            norms = np.maximum(self._norms(new), 1e-300)
-            new *= np.maximum(0.0, 1 - rate * self.limits / norms)[self.owner, None]
-            moved = new - B
-            if np.vdot(V - new, moved) > 0:  # the momentum leads away: start anew
-                V, t = new, 1.0
-            else:
-                t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
-                V, t = new + ((t - 1) / t_new) * moved, t_new
-            B = new
-            if step % LOOK_EVERY == 0 and self._gap(B, variance) <= GAP * variance:
+    It is given by its moments: `G` is X'X / n, `C` (columns, E) X'Z / n, `limits`
+    (n_groups,) lambda times the weight of each group, `owner` (columns,) the group of
+    each column, and `variance` that of the responses, as a share of which the duality
+    gap ends. The search starts at `B`.
+    """
+    rate, V, t = 1 / _spectral_norm(G), B, 1.0
+    for step in range(1, MOST_STEPS + 1):
+        new = V - rate * (G @ V - C)
+        norms = np.maximum(_norms(new, owner, len(limits)), 1e-300)
+        new *= np.maximum(0.0, 1 - rate * limits / norms)[owner, None]
+        moved = new - B
+        if np.vdot(V - new, moved) > 0:  # the momentum leads away: start anew
+            V, t = new, 1.0
+        else:
+            t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
+            V, t = new + ((t - 1) / t_new) * moved, t_new
+        B = new
+        if step % LOOK_EVERY == 0:
+            slopes = C - G @ B
+            of_slopes, of_B = (_norms(part, owner, len(limits)) for part in (slopes, B))
+            if (
+                of_slopes[limits == 0] > SLACK * limits.max(initial=of_slopes.max())
+            ).any():
+                continue  # slopes of groups without a limit must be about zero
+            explained = float(np.vdot(C, B))  # tr(Z'XB) / n
+            left = variance - explained - float(np.vdot(slopes, B))  # |Z - XB|^2 / n
+            # The residual, shrunk until no slope is above its limit, is a dual point.
+            over = (limits > 0) & (of_slopes > limits)
+            shrink = float((limits[over] / of_slopes[over]).min(initial=1.0))
+            primal = left / 2 + float((limits * of_B).sum())
+            gap = primal - shrink * (variance - explained) + shrink**2 * left / 2
+            if gap <= GAP * variance:
                 break
-        return B
-
-    def _gap(self, B: Array, variance: float) -> float:
-        """Return the duality gap.
-
-        The residual, shrunk until no slope is above its limit, is a dual point. Slopes
-        of groups without a limit must be about zero by themselves.
-        """
-        slopes = self.C - self.G @ B
-        norms, limits = self._norms(slopes), self.limits
-        if (norms[limits == 0] > SLACK * limits.max(initial=norms.max())).any():
-            return math.inf
-        told = float(np.vdot(self.C, B))  # tr(Z'XB) / n
-        left = variance - told - float(np.vdot(slopes, B))  # |Z - XB|^2 / n
-        over = (limits > 0) & (norms > limits)
-        shrink = float((limits[over] / norms[over]).min(initial=1.0))
-        primal = left / 2 + float((limits * self._norms(B)).sum())
-        return primal - shrink * (variance - told) + shrink**2 * left / 2
-
-    def _norms(self, columns: Array) -> Array:
-        return _norms(columns, self.owner, len(self.limits))
+    return B
 
 
 def _norms(columns: Array, owner: Indices, n_groups: int) -> Array:
-    """Return the norms of the groups of (columns, E)."""
+    """Return the norm of each group's entries in (columns, E), (n_groups,)."""
     squares = np.einsum("je,je->j", columns, columns)
     return np.sqrt(np.bincount(owner, squares, minlength=n_groups))
 
 
 def _spectral_norm(G: Array) -> float:
-    """Return a little more than the spectral norm, by power iteration."""
+    """Return a little more than the largest eigenvalue of G, by power iteration."""
     direction, norm = np.random.default_rng(0).normal(size=len(G)), 0.0
     for _ in range(NORM_STEPS):
         turned = G @ direction

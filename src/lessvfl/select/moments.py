@@ -9,8 +9,9 @@ to a party.
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,7 +42,6 @@ class Moments:
     Z: Tensor  # (n, E)
     group: Tensor  # (columns,), the group of every column
     weights: Tensor  # (n_groups,), what a useless group says by chance
-    C: Tensor  # X'Z / n, (columns, E)
     blocks: Tensor | None = None  # (n,), rows that are scrambled together; None: each
     in_file: bool = False  # rows are in the order of a file, which scrambling keeps
 
@@ -56,39 +56,33 @@ class Moments:
     ) -> Moments:
         """Centre rows (n, columns) and responses, and put the groups on one scale."""
         Z = Z - Z.mean(dim=0)
-        X, kept = on_one_scale(X, group)
+        X, owner = on_one_scale(X, group)
         n_groups = int(group.max()) + 1 if len(group) else 0
-        size = torch.zeros(n_groups).to(X).index_add_(0, kept, torch.ones_like(X[0]))
+        size = torch.zeros(n_groups).to(X).index_add_(0, owner, torch.ones_like(X[0]))
         weights = chance(size * dimension(Z)).sqrt()
-        return cls._of_centred(X, Z, kept, weights, blocks, in_file)
+        return cls(X, Z, owner, weights, _renumbered(blocks), in_file)
 
-    @classmethod
-    def _of_centred(
-        cls,
-        X: Tensor,
-        Z: Tensor,
-        group: Tensor,
-        weights: Tensor,
-        blocks: Tensor | None,
-        in_file: bool,
-    ) -> Moments:
-        if blocks is not None:  # numbered anew: some may have no row here
-            blocks = torch.unique(blocks, return_inverse=True)[1]
-        return cls(X, Z, group, weights, X.T @ Z / len(X), blocks, in_file)
+    @functools.cached_property
+    def C(self) -> Tensor:
+        """Return the moments of columns with responses, X'Z / n, (columns, E)."""
+        return self.X.T @ self.Z / len(self.X)
 
     @property
     def n_rows(self) -> int:
-        """Return n."""
+        """Return how many rows there are, n."""
         return len(self.X)
 
     def norms(self, columns: Tensor) -> Tensor:
-        """Return the norms of the groups of (..., columns, E), (..., n_groups)."""
+        """Return the norm of each group's entries in (..., columns, E).
+
+        They are (..., n_groups): over the group's columns and all E responses.
+        """
         squares = columns.square().sum(dim=-1)
         sums = squares.new_zeros(*squares.shape[:-1], len(self.weights))
         return sums.index_add_(-1, self.group, squares).sqrt()
 
     def scores(self, columns: Tensor) -> Tensor:
-        """Return the norms of the groups, as multiples of what chance says."""
+        """Return `norms` as multiples of what a useless group says by chance."""
         return self.norms(columns) / self.weights
 
     def rows(self, which: Tensor) -> Moments:
@@ -96,11 +90,13 @@ class Moments:
         X, Z = self.X[which], self.Z[which]
         X, Z = X - X.mean(dim=0), Z - Z.mean(dim=0)
         blocks = None if self.blocks is None else self.blocks[which]
-        own = (self.group, self.weights, blocks, self.in_file)
-        return self._of_centred(X, Z, *own)
+        return replace(self, X=X, Z=Z, blocks=_renumbered(blocks))
 
     def gram(self, columns: Tensor, others: Tensor | slice | None = None) -> Tensor:
-        """Return the second moments of some columns with others, or with each other."""
+        """Return X'X / n of some columns with others, or with each other, in double.
+
+        Columns are given by their places.
+        """
         some = self.X[:, columns].double()
         if others is None:
             return some.T @ some / self.n_rows
@@ -108,12 +104,19 @@ class Moments:
         return torch.cat([some.T @ part.double() for part in rest], 1) / self.n_rows
 
     def with_responses(self, columns: Tensor) -> Tensor:
-        """Return the moments of some columns with the responses, as those of `gram`."""
+        """Return X'Z / n of some columns, (columns, E), in double."""
         return self.X[:, columns].double().T @ self.Z.double() / self.n_rows
 
     def columns_of(self, groups: Tensor) -> Tensor:
-        """Return the columns of the groups of a mask (n_groups,)."""
+        """Return the places of the columns of some groups, a mask (n_groups,)."""
         return groups[self.group].nonzero()[:, 0]
+
+    def regression(self, columns: Tensor) -> Tensor:
+        """Return the least-squares coefficients of some columns, (columns, E)."""
+        G = self.gram(columns)
+        ridge = RIDGE * torch.eye(len(G)).to(G)
+        B: Tensor = torch.linalg.solve(G + ridge, self.with_responses(columns))
+        return B
 
     def left(self, B: Tensor, slopes: Tensor) -> float:
         """Return the share of the responses' variance that coefficients leave.
@@ -125,11 +128,18 @@ class Moments:
         return float(1 - explained / whole.clamp_min(torch.finfo(B.dtype).tiny))
 
 
-def on_one_scale(X: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """Return uncorrelated columns of variance 1 that span every group, and its number.
+def _renumbered(blocks: Tensor | None) -> Tensor | None:
+    """Return blocks (n,) by numbers from 0 on, of which each has a row."""
+    return None if blocks is None else torch.unique(blocks, return_inverse=True)[1]
 
-    A constant column stays as zeros; a group of several columns has as many as it has
-    dimensions: directions of less than `RANK` of its largest variance are left out.
+
+def on_one_scale(X: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """Return uncorrelated columns of variance 1 that span each group of columns.
+
+    `X` (n, columns) are the columns, `group` (columns,) the group of each; returned are
+    new columns (n, fewer), and the group of each. A constant column stays as zeros. A
+    group of several columns gets as many as it has dimensions: directions of less than
+    `RANK` of its largest variance are left out.
     """
     mean = X.mean(dim=0, dtype=torch.float64).to(X)  # double: equal columns stay equal
     X = X - mean
@@ -143,23 +153,23 @@ def on_one_scale(X: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
     columns, owners = [X[:, alone]], [group[alone]]
     by_group = torch.split(group.argsort(stable=True), sizes.tolist())
     for number in (sizes > 1).nonzero()[:, 0].tolist():
-        own = X[:, by_group[number]].double()
-        values, vectors = torch.linalg.eigh(own.T @ own / len(own))
+        part = X[:, by_group[number]].double()
+        values, vectors = torch.linalg.eigh(part.T @ part / len(part))
         some = values > RANK * values[-1].clamp_min(RIDGE)
-        columns.append((own @ (vectors[:, some] / values[some].sqrt())).to(X))
+        columns.append((part @ (vectors[:, some] / values[some].sqrt())).to(X))
         owners.append(group.new_full((int(some.sum()),), number))
     return torch.cat(columns, dim=1), torch.cat(owners)
 
 
 def chance(degrees: Tensor, level: float = LEVEL) -> Tensor:
-    """Return what a chi-square of that many degrees stays below (Wilson, Hilferty)."""
+    """Return the quantile `level` of chi-squares of some degrees (Wilson, Hilferty)."""
     z = math.sqrt(2) * float(torch.erfinv(torch.tensor(2 * level - 1)))
     part = 2 / (9 * degrees.clamp_min(1.0))
     return degrees.clamp_min(1.0) * (1 - part + z * part.sqrt()).pow(3)
 
 
 def dimension(Z: Tensor) -> float:
-    """Return how many dimensions responses have in effect, from 1 to E."""
+    """Return how many dimensions responses (n, E) have in effect, from 1 to E."""
     S = Z.T @ Z
     return max(1.0, float(S.trace().square() / S.square().sum().clamp_min(1e-30)))
 
@@ -167,10 +177,11 @@ def dimension(Z: Tensor) -> float:
 def shadow_scores(
     moments: Moments, residual: Tensor, n_copies: int, generator: torch.Generator
 ) -> Tensor:
-    """Return what scrambled copies of every group say of a residual, (copies, groups).
+    """Return the scores of scrambled copies of all groups, (n_copies, n_groups).
 
-    All columns of a copy share one order of the rows, so that a copy's largest score is
-    what chance makes of the largest.
+    Scores are against `residual` (n, E), what is to be explained. All columns of a copy
+    share one order of the rows, so that a copy's largest score is what chance makes of
+    the largest.
     """
     scores, n = [], moments.n_rows
     step = max(1, AT_ONCE // residual.shape[1])
@@ -191,12 +202,13 @@ def scramble(
     generator: torch.Generator,
     in_file: bool = False,
 ) -> Tensor:
-    """Return W (n, E), so that X'W is what columns X say whose rows are scrambled.
+    """Return W (n, E), so that X'W is X'R with the rows of the columns X scrambled.
 
-    Rows of one block belong together (copies of a row, a person's visits): a scrambled
-    column has in all of them the values of another block, in their order, repeated or
-    cut where that one is smaller or larger. So chance has as few blocks to work with as
-    it has in the table. Without blocks every row gets the value of another row.
+    R is the residual (n, E). Rows of one block belong together (copies of a row, a
+    person's visits): a scrambled column has in all of them the values of another block,
+    in their order, repeated or cut where that one is smaller or larger. So chance has
+    as few blocks to work with as it has in the table. Without blocks every row gets the
+    value of another row.
 
     Rows (or blocks) that are `in_file` order are moved along by a random number of
     places, as a ring, or also turned round: neighbours stay neighbours.
@@ -208,9 +220,9 @@ def scramble(
     members = blocks.argsort(stable=True)  # rows, block by block
     size = torch.bincount(blocks)
     start = size.cumsum(0) - size
-    own = blocks[members]
-    place = torch.arange(len(blocks)).to(blocks) - start[own]  # within its block
-    other = order_of(len(size), generator=generator).to(blocks)[own]
+    of_member = blocks[members]
+    place = torch.arange(len(blocks)).to(blocks) - start[of_member]  # within its block
+    other = order_of(len(size), generator=generator).to(blocks)[of_member]
     source = members[start[other] + place % size[other]]
     return torch.zeros_like(residual).index_add_(0, source, residual[members])
 
@@ -226,7 +238,7 @@ def moved(n: int, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class Rule:
-    """How many shadows may pass where features do.
+    """How high a limit on scores must be, by the scores of shadows.
 
     Of N scrambled copies of d features V pass a limit that k of the features pass: the
     share of shadows that pass is V / N, and about (1 + V) d / N of the k are useless.
@@ -255,8 +267,8 @@ class Rule:
 
     def allows(self, limit: float, n_kept: int) -> bool:
         """Tell whether as many features may be kept at that limit."""
-        said = self.false_share(limit, n_kept)
-        return said is None or (self.share(limit) <= self.q and said <= self.fdr)
+        false = self.false_share(limit, n_kept)
+        return false is None or (self.share(limit) <= self.q and false <= self.fdr)
 
     def least(self, n_kept: int) -> float:
         """Return the lowest limit at which `n_kept` features may be kept."""
@@ -278,7 +290,9 @@ def eliminate(
     moments: Moments,
     kept: Tensor,
     exempt: Tensor,
-    shadows: tuple[int, torch.Generator],
+    *,
+    n_copies: int,
+    generator: torch.Generator,
     q: float,
     fdr: float,
 ) -> tuple[Tensor, Tensor, Rule]:
@@ -288,26 +302,27 @@ def eliminate(
     kept; what a shadow would say, were it added, is the measure. Elimination ends where
     the rule allows as many groups as are left at the score of the weakest; of groups
     that say the same, as exact copies do, the last goes and the first stays. All are
-    masks (n_groups,): `kept` is where to begin, `exempt` stay whatever they say.
-    `shadows` are how many copies to scramble, and by which stream. Returns what is
-    left, what each group says beside it, and the rule on the scale of that.
+    masks (n_groups,): `kept` is where to begin, `exempt` stay whatever they say. The
+    rule, of `n_copies` scrambled copies, allows the shares `q` and `fdr` (`Rule`).
+    Returns the groups left, what each group says beside them, and the rule on the scale
+    of that.
     """
     group, n = moments.group, moments.n_rows
     inside = moments.columns_of(kept)
-    own = moments.gram(inside)
-    P = torch.linalg.inv(own + RIDGE * torch.eye(len(own)).to(own))
+    G = moments.gram(inside)
+    P = torch.linalg.inv(G + RIDGE * torch.eye(len(G)).to(G))
     B, owner = P @ moments.with_responses(inside), group[inside]
     residual = moments.Z - moments.X[:, inside] @ B.to(moments.X)
     left = float(residual.double().square().sum() / n)
     spent = 1 - len(inside) / n
-    first = shadow_scores(moments, residual, *shadows) / math.sqrt(spent)
+    first = shadow_scores(moments, residual, n_copies, generator) / math.sqrt(spent)
     whole = Rule.of(first, q, fdr)
     kept, start = kept.clone(), left * (1 / spent)
     while True:
         noise = left / (1 - len(owner) / n)
         scale = math.sqrt(noise / start) if start > 0 else 1.0
-        said = _wald(P, B, owner, len(kept)).sqrt() / moments.weights
-        at_stake = torch.where(kept & ~exempt, said, torch.inf)
+        inside_scores = _wald(P, B, owner, len(kept)).sqrt() / moments.weights
+        at_stake = torch.where(kept & ~exempt, inside_scores, torch.inf)
         least = float(at_stake.min())
         weakest = int((at_stake <= least * (1 + TIE)).nonzero()[-1])
         if math.isinf(least) or whole.allows(least / scale, int(kept.sum())):
@@ -322,18 +337,18 @@ def eliminate(
     rule = Rule(whole.shadows * scale, whole.n_features, q, fdr)
     across = moments.gram(moments.columns_of(kept), slice(None))  # (kept, columns)
     slopes = moments.C.double() - across.T @ B
-    told = (across * (P @ across)).sum(dim=0)
+    by_kept = (across * (P @ across)).sum(dim=0)
     variance = torch.linalg.vector_norm(moments.X, dim=0).square() / n
-    free = (variance - told).clamp_min(1e-3).unsqueeze(1)
-    outside = moments.scores(slopes / free.sqrt())
-    return kept, torch.where(kept, said, outside).to(moments.X), rule
+    free = (variance - by_kept).clamp_min(1e-3).unsqueeze(1)
+    outside_scores = moments.scores(slopes / free.sqrt())
+    return kept, torch.where(kept, inside_scores, outside_scores).to(moments.X), rule
 
 
 def _wald(P: Tensor, B: Tensor, owner: Tensor, n_groups: int) -> Tensor:
-    """Return the Wald statistic of every group, up to the noise's variance.
+    """Return the Wald statistic of each group times the noise's variance, (n_groups,).
 
-    `P` is the inverse of the moments of the columns in the regression, `B` their
-    coefficients, `owner` their groups.
+    `P` is the inverse of the moments of the columns in the regression, `B` (columns, E)
+    their coefficients, `owner` (columns,) their groups.
     """
     size = torch.bincount(owner, minlength=n_groups)
     alone = B.square().sum(dim=1) / P.diagonal()
@@ -345,14 +360,12 @@ def _wald(P: Tensor, B: Tensor, owner: Tensor, n_groups: int) -> Tensor:
 
 
 def explained(moments: Moments, part: Moments, kept: Tensor) -> float:
-    """Return what groups explain of rows that their coefficients have not seen.
+    """Return how much variance groups explain of rows that their fit has not seen.
 
-    Coefficients are those of the least squares on `moments`; the rows are those of
-    `part`, on the same scale.
+    The fit is least squares on `moments`, on the groups of a mask `kept` (n_groups,);
+    the rows are those of `part`, on the same scale.
     """
     inside = moments.columns_of(kept)
-    G = moments.gram(inside)
-    ridge = RIDGE * torch.eye(len(inside)).to(G)
-    B = torch.linalg.solve(G + ridge, moments.with_responses(inside))
-    told = 2 * part.with_responses(inside) - part.gram(inside) @ B
-    return float((B * told).sum())
+    B = moments.regression(inside)
+    by_slopes = 2 * part.with_responses(inside) - part.gram(inside) @ B
+    return float((B * by_slopes).sum())

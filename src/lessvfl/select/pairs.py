@@ -17,14 +17,15 @@ AT_ONCE = 256  # columns whose products are formed together
 def pairs(
     moments: Moments, kept: Tensor, n_copies: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Find how strongly every group acts together with another one, or squared.
+    """Return how strongly each group acts together with another, and with which.
+
+    Both are (n_groups,). A group may also act together with itself: squared. Strength
+    is a share of the mark: from 1 on it counts. The mark is the largest statistic of
+    all where the rows of r are scrambled, in `n_copies` ways, and `MARGIN` more.
 
     The statistic of two columns is (sum_i r_i x_ij x_ik)^2 / sum_i (r_i x_ij x_ik)^2,
     r the responses without the columns' own linear part: about 1 by chance, however
     the columns are distributed. Values beyond `FAR` deviations count as that far.
-    Returns the largest statistic of every group, as a share of the mark (from 1 on it
-    counts), and with which group. The mark is the largest statistic of all where the
-    rows of r are scrambled, and `MARGIN` more.
     `kept` (n_groups,) are the groups whose linear part is taken out where rows are too
     few to take out everybody's. Of rows that belong together one is looked at.
     """
@@ -34,7 +35,10 @@ def pairs(
         first = torch.arange(moments.n_rows).to(moments.group) < MOST_ROWS
         moments = moments.rows(first)
     r = _beside_linear(moments, kept)
-    some = _most_telling(moments)
+    some = torch.arange(moments.X.shape[1]).to(moments.group)
+    if len(some) > MOST_COLUMNS:
+        strongest = torch.linalg.vector_norm(moments.C, dim=1).topk(MOST_COLUMNS)
+        some = strongest.indices.sort().values
     X, group = moments.X[:, some].clamp(-FAR, FAR), moments.group[some]
     in_file = moments.in_file
     scrambled = [scramble(r, None, generator, in_file) for _ in range(n_copies)]
@@ -61,7 +65,7 @@ def pairs(
 
 
 def _one_of_each(blocks: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a random row of every block, a mask (n,)."""
+    """Return one random row of every block (n,), as a mask (n,)."""
     order = torch.randperm(len(blocks), generator=generator).to(blocks)
     last = blocks.new_full((int(blocks.max()) + 1,), -1)
     last.scatter_reduce_(0, blocks, order, "amax")
@@ -69,7 +73,10 @@ def _one_of_each(blocks: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _beside_linear(moments: Moments, kept: Tensor) -> Tensor:
-    """Return the responses without the linear part of the columns, or of those kept."""
+    """Return the responses (n, E) without what columns explain of them in a line.
+
+    Where rows are few these are the columns of the groups `kept`, otherwise all.
+    """
     n, X = moments.n_rows, moments.X
     if n < ENOUGH_ROWS * X.shape[1]:
         X = X[:, moments.columns_of(kept)]
@@ -79,21 +86,14 @@ def _beside_linear(moments: Moments, kept: Tensor) -> Tensor:
     return moments.Z - linear
 
 
-def _most_telling(moments: Moments) -> Tensor:
-    """Return the columns whose products are worth a look, in order."""
-    n_columns = moments.X.shape[1]
-    if n_columns <= MOST_COLUMNS:
-        return torch.arange(n_columns).to(moments.group)
-    says: Tensor = torch.linalg.vector_norm(moments.C, dim=1)
-    return says.topk(MOST_COLUMNS).indices.sort().values
-
-
 def _beyond_chance(
     X: Tensor, r: Tensor, scrambled: list[Tensor], margin: float, among: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return every column's largest statistic with some others, and which of them.
+    """Return each column's strength in its best pair, and its partner, (columns,).
 
-    It is a share of the mark that the same pairs set where r is scrambled.
+    Strength is its largest statistic with a column `among` others (None: all) as a
+    share of the mark: the largest of the same pairs by residuals `scrambled`, plus
+    `margin`.
     """
     strength, partner = _together(X, r, among)
     mark = torch.zeros_like(strength[0])
@@ -106,9 +106,10 @@ def _beyond_chance(
 
 
 def _together(X: Tensor, r: Tensor, among: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return every column's largest statistic with one `among`, and which.
+    """Return each column's largest statistic with another, and whose, (columns,).
 
-    None: with any column; every two are then multiplied once.
+    The other is one of those `among`, by their places. None: any column; every two are
+    then multiplied once.
     """
     others = X if among is None else X[:, among]
     weighted = others.square() * r.square().sum(dim=1, keepdim=True)

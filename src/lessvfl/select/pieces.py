@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lessvfl.core.passes import with_pieces
+from lessvfl.select.alike import as_they_come
 from lessvfl.select.moments import ENOUGH_ROWS, chance, dimension
 
 MOST_PIECES = 16
@@ -27,53 +28,37 @@ def pieces_for_curves(
 ) -> Tensor | None:
     """Return the pieces (in, k, 2) of columns X (n, in) that act by a curve on Z.
 
-    Z are the responses (n, E); of rows of one block (n,) the first counts. None: no
-    column is curved, or rows are too few to tell.
+    Z are the responses (n, E); of rows of one block (n,) the first counts. A piece is
+    where it starts, and 1 / its width; zeros stand for no piece. A column is curved
+    where its shares explain more of the responses, beside all columns' straight lines,
+    than chance would. None: no column is, or rows are too few to tell.
     """
     if blocks is not None:
-        first = first_of_each(blocks)
+        _, first = as_they_come(blocks)
         X, Z = X[first], Z[first]
-    pieces = _of_table(X, Z)
-    return pieces if bool(pieces.any()) else None
-
-
-def first_of_each(blocks: Tensor) -> Tensor:
-    """Return the first row of every block of (n,), in order."""
-    numbers, place = torch.unique(blocks, return_inverse=True)
-    first = torch.full_like(numbers, len(blocks))
-    first.scatter_reduce_(0, place, torch.arange(len(blocks)).to(blocks), "amin")
-    return first.sort().values
-
-
-def _of_table(X: Tensor, Z: Tensor) -> Tensor:
-    """Return the pieces (in, k, 2) of columns (n, in), zeros where it is no curve.
-
-    A column is curved where its shares explain more of the responses, beside all
-    columns' straight lines, than chance would.
-    """
     n_rows, n_columns = X.shape
-    found = X.new_zeros(n_columns, MOST_PIECES, 2)
+    pieces = X.new_zeros(n_columns, MOST_PIECES, 2)
     k = min(MOST_PIECES, n_rows // ROWS_PER_PIECE)
     if k < 2 or n_rows < ENOUGH_ROWS * (n_columns + k):
-        return found
+        return None
     lines, _ = torch.linalg.qr(torch.nn.functional.pad(X, (0, 1), value=1.0).double())
     r = Z.double()
     r = r - lines @ (lines.T @ r)
     width = dimension(r)
     noise = r.square().sum() / (len(r) - lines.shape[1]) / width
     for column, x in enumerate(X.T):
-        own = _quantile_pieces(x, k)
-        some = own[:, 1] > 0
+        of_column = _quantile_pieces(x, k)
+        some = of_column[:, 1] > 0
         if int(some.sum()) < 2:  # two values make a line
             continue
-        shares = with_pieces(x.view(-1, 1), own[some].unsqueeze(0))[:, 1:]
+        shares = with_pieces(x.view(-1, 1), of_column[some].unsqueeze(0))[:, 1:]
         shares = shares.double() - lines @ (lines.T @ shares.double())
         U, size, _ = torch.linalg.svd(shares, full_matrices=False)
         U = U[:, size > DEPENDENT * len(r) ** 0.5]
         explained = (U.T @ r).square().sum() / noise
         if explained > TELLING * chance(torch.tensor(U.shape[1] * width), LEVEL):
-            found[column, :k] = own
-    return found
+            pieces[column, :k] = of_column
+    return pieces if bool(pieces.any()) else None
 
 
 def _quantile_pieces(x: Tensor, k: int) -> Tensor:

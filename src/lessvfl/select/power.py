@@ -46,44 +46,45 @@ class Sight:
         values = torch.tensor([[self.mark], [self.dimension], [off]]).double()
         return float(beyond(*values))
 
-    def at_most(self, said: Tensor, degrees: Tensor) -> Tensor:
-        """Return the largest correlation that groups may well have, (n_groups,).
+    def at_most(self, statistics: Tensor, degrees: Tensor) -> Tensor:
+        """Return the largest correlation that each group may well have, (n_groups,).
 
-        `said` is what each said as a chi-square of its `degrees`. A group that has more
-        says as little in a share `DOUBT` of the runs. One that said less than half of
-        all chance does counts as that: less is no evidence of anything.
+        `statistics` are what each says as a chi-square of its `degrees`. A group that
+        has more says as little in a share `DOUBT` of the runs. One that says less than
+        half of all chance does counts as that: less is no evidence of anything.
         """
-        said = torch.maximum(said, moments.chance(degrees, 0.5))
-        off = torch.empty_like(said)
+        statistics = torch.maximum(statistics, moments.chance(degrees, 0.5))
+        off = torch.empty_like(statistics)
         for degree in torch.unique(degrees):
-            own = degrees == degree
-            off[own] = _largest_off(said[own], degree)
+            alike = degrees == degree
+            off[alike] = _largest_off(statistics[alike], degree)
         return (off / self.n_rows).sqrt().clamp_max(1.0)
 
 
-def _largest_off(said: Tensor, degree: Tensor) -> Tensor:
-    """Return how far off the centre chi-squares of one degree may well be, (n,).
+def _largest_off(statistics: Tensor, degree: Tensor) -> Tensor:
+    """Return the largest non-centrality that chi-squares of one degree may have, (n,).
 
-    Of many only `PLACES` are computed and the others read off between them, where the
-    square roots of both are all but a straight line.
+    With more of it a chi-square would be as small in a share `DOUBT` of cases. Of many
+    only `PLACES` are computed and the others read off between them, where the square
+    roots of both are all but a straight line.
     """
-    places = said
-    if len(said) > PLACES:
-        ends = said.aminmax()
+    places = statistics
+    if len(statistics) > PLACES:
+        ends = statistics.aminmax()
         last = min(float(ends.max), float(degree) + 2 * FARTHEST)
         roots = torch.linspace(float(ends.min) ** 0.5, last**0.5, PLACES)
-        places = roots.to(said).square()
+        places = roots.to(statistics).square()
     tails = _tails(places, degree.expand_as(places))
     low, high = torch.zeros_like(places), torch.full_like(places, FARTHEST)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         far = (_weights(middle) * tails).sum(dim=1) >= 1 - DOUBT
         low, high = torch.where(far, low, middle), torch.where(far, middle, high)
-    if places is said:
+    if places is statistics:
         return high
-    x, xp, fp = (values.sqrt().cpu().numpy() for values in (said, places, high))
+    x, xp, fp = (values.sqrt().cpu().numpy() for values in (statistics, places, high))
     between = np.interp(x, xp, fp)
-    roots = torch.as_tensor(between, dtype=said.dtype, device=said.device)
+    roots = torch.as_tensor(between).to(statistics)
     return roots.square()
 
 
@@ -101,7 +102,7 @@ def correlation_of(auc: float, share: float) -> float:
 def beyond(value: Tensor, degrees: Tensor, off: Tensor) -> Tensor:
     """Return how likely non-central chi-squares exceed values, all (n,) and double.
 
-    A chi-square that is `off` the centre is a mixture of central ones, whose degrees
+    A chi-square of non-centrality `off` is a mixture of central ones, whose degrees
     are 2 j more with the probability of j in Poisson's law of mean off / 2.
 
     >>> one, four = torch.ones(1).double(), torch.tensor([3.8415]).double()
@@ -113,7 +114,7 @@ def beyond(value: Tensor, degrees: Tensor, off: Tensor) -> Tensor:
 
 
 def _weights(off: Tensor) -> Tensor:
-    """Return Poisson's probabilities of the terms of a mixture, (n, TERMS)."""
+    """Return the probabilities of the terms of the mixture, Poisson's, (n, TERMS)."""
     j = torch.arange(TERMS, device=off.device).double()
     half = (off / 2).unsqueeze(1)
     log = half.clamp_min(torch.finfo(half.dtype).tiny).log()  # at zero all is in term 0
@@ -122,7 +123,7 @@ def _weights(off: Tensor) -> Tensor:
 
 
 def _tails(value: Tensor, degrees: Tensor) -> Tensor:
-    """Return how likely each term of a mixture exceeds values, (n, TERMS)."""
+    """Return how likely each term of the mixture exceeds values (n,), (n, TERMS)."""
     j = torch.arange(TERMS, device=value.device).double()
     halves = (value / 2).unsqueeze(1).expand(-1, TERMS)
     tails: Tensor = torch.special.gammaincc((degrees / 2).unsqueeze(1) + j, halves)

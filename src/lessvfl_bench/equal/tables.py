@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lessvfl import methods
+from lessvfl.report.finding import PairedGap
 from lessvfl.report.tables import spread
 from lessvfl.run import target
-from lessvfl.terms import PairedGap
 from lessvfl_bench.equal.cells import SCORES, STEPS, TRANSPORTS, Cell
 
 ORIGINAL = "original"  # plain training without planted noise: where targets come from

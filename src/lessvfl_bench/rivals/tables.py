@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lessvfl.terms import PairedGap
+from lessvfl.report.finding import PairedGap
 from lessvfl_bench.rivals.columns import COLUMNS, RivalColumn
 from lessvfl_bench.rivals.places import RivalCell
 

@@ -1,8 +1,8 @@
 """What mechanisms of privacy are called, and what an accountant must know of them.
 
 A mechanism is a frozen value that states what it assumes: between which tables it makes
-no difference (`adjacency`), and what of a run that covers (`covers`). Those on labels
-are here, those on gradients and embeddings in ``privacy/noise.py``.
+no difference (`adjacency`), and what of a run that covers (`covers`). That on labels is
+here, those on gradients and embeddings are in ``privacy/noise.py``.
 """
 
 from __future__ import annotations
