@@ -1572,7 +1572,7 @@ def test_rows_outside_are_for_a_method_that_uses_them(tmp_path, method):
         side.join(20)
         assert side.error is None
     for name, outside in (("clinic", slice(0, 5)), ("bank", slice(140, 145))):
-        alone = parties[name].state.run.party._holder().alone
+        alone = parties[name].state.run.party._data.alone
         if method == "group-lasso":
             assert alone is None
             continue
