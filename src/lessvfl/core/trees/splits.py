@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lessvfl.core.trees.holders import BinLayout, Truths
 from lessvfl.core.trees.sums import Sums
 
-Bins = NDArray[np.int64]
+BinPlaces = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def choose(
 
 
 def _goes_left(
-    layout: BinLayout, column: int, rows: Sums, first: Bins, missing_left: bool
+    layout: BinLayout, column: int, rows: Sums, first: BinPlaces, missing_left: bool
 ) -> Truths:
     """Return which bins of a column go left, (values + 1,).
 
@@ -133,7 +133,7 @@ def _goes_left(
 
 def _bin_order(
     sums: Sums, layout: BinLayout, totals: Sums, smoothing: NDArray[np.float64]
-) -> Bins:
+) -> BinPlaces:
     """Return bins in order of G / (H + smoothing) within categories, (nodes, T).
 
     `smoothing` (nodes,) is in the units of nodes.
