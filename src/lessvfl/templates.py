@@ -30,14 +30,14 @@ class _OneLine(Extension):
 @functools.cache
 def environment(*packages: str) -> Environment:
     """Find templates in the folders ``templates`` of packages, the first one first."""
-    found = Environment(
+    made = Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in packages]),
         autoescape=True,
         undefined=StrictUndefined,
         extensions=[_OneLine],
     )
-    found.globals["asset"] = lambda name: Markup(asset(packages[-1], name))
-    return found
+    made.globals["asset"] = lambda name: Markup(asset(packages[-1], name))
+    return made
 
 
 @functools.cache
