@@ -140,10 +140,3 @@ def to_svg(ax: Axes, name: str) -> str:
         del root.attrib[size]
     root.attrib["aria-hidden"] = "true"
     return ElementTree.tostring(root, encoding="unicode")
-
-
-class Link(NamedTuple):
-    """A cell that leads somewhere."""
-
-    text: str
-    address: str
