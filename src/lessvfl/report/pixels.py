@@ -158,9 +158,9 @@ def plot_pixels(runs: Sequence[RunNumbers], ax: Axes) -> Axes:
         )
         top = middle - -(-len(rows) // width) / 2
         for i, row in enumerate(rows):
-            x = shown.n_columns + GAP + i % width
-            kinds.add(_draw_cell(ax, (x, top + i // width), row, is_planted=True))
-            right = max(right, x + 1)
+            place = (shown.n_columns + GAP + i % width, top + i // width)
+            kinds.add(_draw_cell(ax, place, row, is_planted=True))
+            right = max(right, place[0] + 1)
     ax.set_xlim(-0.1, right + 0.1)
     ax.set_ylim(shown.n_rows + 0.1, -0.1)
     below: Any = {"ha": "center", "va": "top", "fontsize": "small"}

@@ -159,9 +159,8 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
                 verdict=known.get(feature, NEEDED if stays else REMOVED),
             )
         )
-    places: dict[str, int] = {}
-    for one in features:
-        places.setdefault(one.party, len(places))
+    parties = dict.fromkeys(one.party for one in features)
+    places = {party: place for place, party in enumerate(parties)}
 
     def order(one: FeatureVerdict) -> tuple[int, bool, float]:
         value = one.strength if one.strength is not None else one.norm
