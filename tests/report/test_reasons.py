@@ -10,40 +10,40 @@ from typing import get_args
 import pytest
 from tests.report import real
 
-from lessvfl.report.reasons import RULES, SAID, Unmeasured
+from lessvfl.report.reasons import REASONS, RULES, Unmeasured
 from lessvfl.report.verdicts import verdicts
 from lessvfl.terms import Reason, SelectionRule
 
 DOCS = Path(__file__).parents[2] / "docs"
-REASONS, RULE, UNMEASURED = (
+EVERY_REASON, RULE, UNMEASURED = (
     set(get_args(words)) for words in (Reason, SelectionRule, Unmeasured)
 )
 
 
 def test_real_runs_have_every_reason(shadows):
     hows = [how for run in shadows.runs for how in run["selection"].values()]
-    assert {why for how in hows for why in how["why"].values()} == REASONS
+    assert {why for how in hows for why in how["why"].values()} == EVERY_REASON
     assert {how["rule"] for how in hows} <= RULE
 
 
 def test_every_reason_and_rule_has_its_sentence():
-    assert set(SAID) == REASONS | UNMEASURED
+    assert set(REASONS) == EVERY_REASON | UNMEASURED
     assert set(RULES) == RULE
-    assert all(said.words for said in SAID.values())
+    assert all(said.words for said in REASONS.values())
 
 
 def test_a_reason_to_remove_has_sentences_of_one_and_of_several(shadows):
     stay = {one.why for one in verdicts(shadows) if one.is_kept} | {"no selection"}
-    assert stay == {why for why, said in SAID.items() if not said.one}
-    assert stay == {why for why, said in SAID.items() if not said.many}
+    assert stay == {why for why, said in REASONS.items() if not said.one}
+    assert stay == {why for why, said in REASONS.items() if not said.many}
 
 
 @pytest.mark.parametrize(
     ("page", "field", "words"),
     [
-        ("json", "selection.PARTY.why", REASONS),
+        ("json", "selection.PARTY.why", EVERY_REASON),
         ("json", "selection.PARTY.rule", RULE),
-        ("estimator", "why", REASONS | UNMEASURED - {"not revealed"}),
+        ("estimator", "why", EVERY_REASON | UNMEASURED - {"not revealed"}),
         ("machines", "why", UNMEASURED),
     ],
 )

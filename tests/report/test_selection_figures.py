@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 
 from lessvfl.errors import ConfigError
 from lessvfl.report import figures, selection_figures, verdicts
-from lessvfl.report.reasons import SAID
+from lessvfl.report.reasons import REASONS
 
 pytestmark = pytest.mark.usefixtures("no_window")
 
 
-NOTES = {said.note for said in SAID.values()} - {""}
+NOTES = {words.note for words in REASONS.values()} - {""}
 
 
 @pytest.fixture

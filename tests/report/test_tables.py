@@ -44,12 +44,6 @@ def test_summary_rows_of_regression_have_no_accuracy(odd_records):
     assert "test R²" in header
 
 
-def test_summary_rows_of_nothing():
-    header, rows = tables.summary_rows([])
-    assert "test accuracy" in header
-    assert rows == []
-
-
 def test_unfinished_record_says_so_in_its_row(odd_records):
     _, rows = tables.summary_rows([odd_records["interrupted"]])
     assert rows[0][0] == "less-vfl (interrupted)"

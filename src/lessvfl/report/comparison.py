@@ -187,11 +187,12 @@ def _group(
 def _table(group: Mapping[str, RunRecord], links: Mapping[str, str]) -> dict[str, Any]:
     """Return the numbers of runs, few of them in columns and many in lines."""
     header, rows = tables.summary_rows(list(group.values()))
-    runs: list[dict[str, str | parts.Link]] = []
+    runs: list[dict[str, Any]] = []
     for folder, row in zip(group, rows, strict=True):
         runs.append(dict(zip(header, row, strict=True)))
-        address = links.get(folder)
-        runs[-1]["folder"] = parts.Link(folder, address) if address else folder
+        runs[-1]["folder"] = folder
+        if folder in links:
+            runs[-1]["folder"] = {"text": folder, "address": links[folder]}
         # The heading names the data, the bars show the features.
         del runs[-1]["data"]
         runs[-1].pop("features kept", None)

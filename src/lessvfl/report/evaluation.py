@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from lessvfl.report import evaluation_figures, figures, parts, tables
 from lessvfl.report.evaluation_figures import EvaluationNumbers
-from lessvfl.report.key_numbers import capital
 from lessvfl.report.parts import Drawing
 from lessvfl.report.tables import MISSING
 from lessvfl.run.record import write_json
@@ -114,7 +113,8 @@ def _cards(numbers: EvaluationNumbers) -> Iterator[tuple[str, str, str, str]]:
                 details.append(f"95 %: {ends['low']:.3f} to {ends['high']:.3f}")
             if level is not None:
                 details.append(f"one answer for all: {level:.3f}")
-            yield capital(WORDS[name]), _number(numbers[name]), "", "; ".join(details)
+            value, detail = _number(numbers[name]), "; ".join(details)
+            yield tables.capital(WORDS[name]), value, "", detail
     if numbers.get("lift"):
         first = numbers["lift"][0]
         detail = f"{first['captured']:.0%} of '{numbers['positive']}' in it"

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lessvfl.report.figures import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    VERMILION,
-    grid,
-    label,
-    legend,
-)
+from lessvfl.report import figures
+from lessvfl.report.figures import BLUE, GREEN, GREY, ORANGE, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +27,7 @@ def plot_roc(numbers: EvaluationNumbers, ax: Axes) -> Axes:
         where = (point["false_positive_rate"], point["recall"])
         ax.plot(*where, "o", ms=6, color=ORANGE, label="decisions")
     ax.set_xlabel("share of the others taken")
-    ax.set_ylabel(f"share found of '{label(numbers['positive'], 16)}'")
+    ax.set_ylabel(f"share found of '{figures.label(numbers['positive'], 16)}'")
     return _finish(ax)
 
 
@@ -49,7 +41,7 @@ def plot_precision(numbers: EvaluationNumbers, ax: Axes) -> Axes:
         where = (point["recall"], point["precision"])
         ax.plot(*where, "o", ms=6, color=ORANGE, label="decisions")
     ax.set_ylim(0, 1.03)
-    ax.set_xlabel(f"share found of '{label(numbers['positive'], 16)}'")
+    ax.set_xlabel(f"share found of '{figures.label(numbers['positive'], 16)}'")
     ax.set_ylabel("precision")
     return _finish(ax)
 
@@ -72,7 +64,7 @@ def plot_lift(numbers: EvaluationNumbers, ax: Axes) -> Axes:
     ax.set_xticks(places, [f"{line['share']:.0%}" for line in lines])
     ax.set_xlabel("rows taken, the most likely first")
     ax.set_ylabel("lift")
-    grid(ax, "y")
+    figures.grid(ax, "y")
     return ax
 
 
@@ -120,6 +112,6 @@ def plot_cost(numbers: EvaluationNumbers, ax: Axes) -> Axes:
 
 
 def _finish(ax: Axes, n_columns: int = 2) -> Axes:
-    grid(ax)
-    legend(ax, n_columns)
+    figures.grid(ax)
+    figures.legend(ax, n_columns)
     return ax

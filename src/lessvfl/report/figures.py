@@ -192,16 +192,15 @@ def plot_curve(
     if chosen is None:
         return ax if name else say(ax, "no score was recorded")
     key, title = chosen
-    words = seed_of(runs[0])
     if len(runs) > 1:
-        words, seeds = f"mean of {len(runs)} seeds", None if name else "each seed"
+        seeds = None if name else "each seed"
         for run in runs:
             thin = _columns(_points(run, key).values())
             ax.plot(*thin, color=color, lw=0.7, alpha=0.4, label=seeds)
             seeds = None
     mean = mean_curve(runs, key)
     look: Any = {"lw": 2, "ms": 4, "marker": "o" if len(mean) == 1 else None}
-    look["label"] = label(name, 60) if name else words
+    look["label"] = label(name, 60) if name else mean_of(runs)
     ax.plot(*_columns(mean), color=color, ls=dashes, **look)
     scale_megabytes(ax)
     selected = tables.spread([selection_megabytes(run) for run in runs])
@@ -312,7 +311,7 @@ def plot_features(run: OneOrMore, ax: Axes | None = None) -> Axes:
     if not counts:
         return say(ax, "the parties did not reveal\nwhich features they kept")
     stack_features(ax, counts)
-    ax.set_xlabel("features" + mean_of(run))
+    ax.set_xlabel(f"features, {mean_of(run)}")
     return ax
 
 
@@ -324,8 +323,8 @@ def plot_kept(methods: Mapping[str, Sequence[RunNumbers]], ax: Axes) -> Axes:
         return say(ax, "no record says which features were kept")
     stack_features(ax, counts)
     of_each = {mean_of(runs) for runs in methods.values() if runs}
-    of_what = of_each.pop() if len(of_each) == 1 else ", mean of the seeds of each"
-    ax.set_xlabel(f"features, all parties{of_what}")
+    of_what = of_each.pop() if len(of_each) == 1 else "mean of the seeds of each"
+    ax.set_xlabel(f"features, all parties, {of_what}")
     return ax
 
 
@@ -349,7 +348,8 @@ def plot_components(run: OneOrMore, ax: Axes | None = None) -> Axes:
         for party, (k, n) in counts.items()
     }
     _stack(ax, texts, layers, room=1.25)
-    ax.set_xlabel(("splits" if has_trees else "embedding components") + mean_of(run))
+    what = "splits" if has_trees else "embedding components"
+    ax.set_xlabel(f"{what}, {mean_of(run)}")
     return ax
 
 
@@ -386,7 +386,7 @@ def plot_bytes(run: OneOrMore, ax: Axes | None = None) -> Axes:
             beside(ax, bar.get_width(), y, text)
     ax.set_xlim(0, 1.45 * longest / 1e6 or 1)
     apart = "; * not in the cost" if "evaluate" in stages else ""
-    ax.set_xlabel("MB" + mean_of(run) + apart)
+    ax.set_xlabel(f"MB, {mean_of(run)}{apart}")
     legend(ax)
     return ax
 
@@ -394,12 +394,7 @@ def plot_bytes(run: OneOrMore, ax: Axes | None = None) -> Axes:
 def mean_of(run: OneOrMore) -> str:
     """Say which seed a figure is of, or of how many it is the mean."""
     runs = _many(run)
-    return f", mean of {len(runs)} seeds" if len(runs) > 1 else f", {seed_of(runs[0])}"
-
-
-def seed_of(run: RunNumbers) -> str:
-    """Name the seed of a run, as it was given."""
-    return f"seed {run['seed']}"
+    return f"mean of {len(runs)} seeds" if len(runs) > 1 else f"seed {runs[0]['seed']}"
 
 
 # -- figures for the page --------------------------------------------------------------

@@ -22,15 +22,16 @@ def card(record: RunRecord) -> str:
         without = f"{missed[party][0]:.3f}" if party in missed else tables.MISSING
         sizes = (row["sent"], row["received"])
         lines.append((party, row["features"], features, *sizes, without))
-    said = []
-    if (score := tables.number(curve[-1], f"train_{name}")) is not None:
-        said.append(f"{word} on the training rows {score:.3f}")
     sent = tables.value_at(run, "communication.payload_bytes.*")
-    said.append(f"{terms.bytes_text(sent or 0)} sent")
-    said.append(tables.plural(run["communication"]["rounds"], "round"))
+    facts = [
+        f"{terms.bytes_text(sent or 0)} sent",
+        tables.plural(run["communication"]["rounds"], "round"),
+    ]
+    if (score := tables.number(curve[-1], f"train_{name}")) is not None:
+        facts.insert(0, f"{word} on the training rows {score:.3f}")
     template = templates.environment("lessvfl.report").get_template("notebook.html.j2")
     return template.render(
-        title=f"{sentences.selected_words(record)}; {', '.join(said)}",
+        title=f"{sentences.selected_words(record)}; {', '.join(facts)}",
         heads=(
             *("party", "kept", "features", "sent", "received"),
             f"{word} without it (loss overstated)",

@@ -11,7 +11,6 @@ from lessvfl.report import (
     bill,
     figures,
     intervals,
-    key_numbers,
     measures,
     parts,
     pixels,
@@ -22,7 +21,6 @@ from lessvfl.report import (
     tables,
     verdicts,
 )
-from lessvfl.report.key_numbers import capital
 from lessvfl.report.parts import Drawing
 from lessvfl.report.tables import MISSING, RunNumbers, at
 from lessvfl.report.verdicts import dwarfing, reasons_by_party
@@ -55,8 +53,8 @@ def run_page(record: RunRecord) -> str:
         banner=banner(record),
         n_runs=len(runs),
         runs_words=tables.runs_words(record),
-        ensemble=capital(sentences.ensemble_words(record)),
-        cards=key_numbers.cards(record),
+        ensemble=tables.capital(sentences.ensemble_words(record)),
+        cards=measures.cards(record),
         notes=_notes(record),
         settings=settings(record),
         footer=f"{made_by(record)}; every number is in it.",
@@ -163,7 +161,7 @@ def _figures(runs: Sequence[RunNumbers]) -> dict[str, Any]:
         right.append(_figure(ax, "bytes", alt))
         if figures.has_curve(runs):
             key, words = figures.score_of(runs) or ("", "")
-            title, alt = f"{capital(words)} against megabytes sent", ""
+            title, alt = f"{tables.capital(words)} against megabytes sent", ""
             if mean := figures.mean_curve(runs, key):
                 (x0, y0), (x1, y1) = mean[0], mean[-1]
                 alt = f"From {y0:.3f} at {x0:.3g} MB to {y1:.3f} at {x1:.3g} MB."
@@ -233,7 +231,7 @@ def _tables(record: RunRecord) -> dict[str, Any]:
             )
             for one in recommended
         ],
-        "score": capital(tables.first_score(record)[1]),
+        "score": tables.capital(tables.first_score(record)[1]),
         "missed": [
             (
                 party,

@@ -65,8 +65,8 @@ def page(template: str, package: str = "lessvfl.report", **values: Any) -> str:
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
         f"script-src '{script}'; base-uri 'none'; form-action 'none'"
     )
-    found = templates.environment(*packages).get_template(template)
-    return found.render(policy=policy, **values)
+    environment = templates.environment(*packages)
+    return environment.get_template(template).render(policy=policy, **values)
 
 
 def csv_text(lines: Iterable[Iterable[object]]) -> str:
@@ -140,10 +140,3 @@ def to_svg(ax: Axes, name: str) -> str:
         del root.attrib[size]
     root.attrib["aria-hidden"] = "true"
     return ElementTree.tostring(root, encoding="unicode")
-
-
-class Link(NamedTuple):
-    """A cell that leads somewhere."""
-
-    text: str
-    address: str

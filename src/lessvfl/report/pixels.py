@@ -40,11 +40,6 @@ class Picture(NamedTuple):
         return 0.85 + 4.7 * self.n_rows / (self.n_columns + n_beside + NAMES)
 
     @property
-    def n_parties(self) -> int:
-        """Return how many parties have pixels."""
-        return len({row.party for row in self.pixels.values()})
-
-    @property
     def middles(self) -> dict[str, float]:
         """Return the height of every party's name, from above.
 
@@ -134,18 +129,9 @@ def drawn(
 
 
 def plot_pixels(runs: Sequence[RunNumbers], ax: Axes) -> Axes:
-    """Draw the pixels that parties kept and removed, and what was planted.
+    """Draw the pixels that parties kept and removed, and what was planted; return `ax`.
 
-    Parameters
-    ----------
-    runs : sequence of mapping
-        Runs of one method, as in ``RunRecord.runs``, with a :func:`picture`.
-    ax : matplotlib Axes
-        Where to draw.
-
-    Returns
-    -------
-    matplotlib Axes
+    The runs are of one method, as in ``RunRecord.runs``, and have a :func:`picture`.
     """
     shown = picture(runs)
     assert shown is not None, "there is no picture to draw"
@@ -167,12 +153,14 @@ def plot_pixels(runs: Sequence[RunNumbers], ax: Axes) -> Axes:
     for party, middle in shown.middles.items():
         ax.text(-0.4, middle, figures.label(party, 16), **names)
         rows = sorted(shown.planted.get(party, []), key=lambda row: row.n_kept)
-        width = max(SMALLEST, -(-len(rows) // max(1, shown.n_rows // shown.n_parties)))
+        width = max(
+            SMALLEST, -(-len(rows) // max(1, shown.n_rows // len(shown.middles)))
+        )
         top = middle - -(-len(rows) // width) / 2
         for i, row in enumerate(rows):
-            x = shown.n_columns + GAP + i % width
-            kinds.add(_draw_cell(ax, (x, top + i // width), row, is_planted=True))
-            right = max(right, x + 1)
+            place = (shown.n_columns + GAP + i % width, top + i // width)
+            kinds.add(_draw_cell(ax, place, row, is_planted=True))
+            right = max(right, place[0] + 1)
     ax.set_xlim(-0.1, right + 0.1)
     ax.set_ylim(shown.n_rows + 0.1, -0.1)
     below: Any = {"ha": "center", "va": "top", "fontsize": "small"}

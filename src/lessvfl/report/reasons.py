@@ -13,8 +13,8 @@ Unmeasured = Literal["group lasso", "own rule", "no selection", "not revealed"]
 AnyReason = Reason | Unmeasured
 
 
-class Said(NamedTuple):
-    """What is said of a reason."""
+class ReasonWords(NamedTuple):
+    """How a reason reads in a list, in a sentence and beside a bar."""
 
     words: str  # beside a feature
     one: str = ""  # of one feature that was removed, after "it"
@@ -22,18 +22,18 @@ class Said(NamedTuple):
     note: str = ""  # beside a bar that would say something else, few words
 
 
-def _being(words: str, note: str = "") -> Said:
+def _being(words: str, note: str = "") -> ReasonWords:
     """Return what is said where "is" and "are" before the words make a sentence."""
-    return Said(words, f"is {words}", f"are {words}", note)
+    return ReasonWords(words, f"is {words}", f"are {words}", note)
 
 
-SAID: dict[AnyReason, Said] = {
-    "strength": Said("stronger than chance"),
-    "pair": Said("matters together with another"),
-    "must keep": Said("must stay, as asked", note="must keep"),
+REASONS: dict[AnyReason, ReasonWords] = {
+    "strength": ReasonWords("stronger than chance"),
+    "pair": ReasonWords("matters together with another"),
+    "must keep": ReasonWords("must stay, as asked", note="must keep"),
     "weak": _being("no stronger than chance beside those kept"),
     "chance": _being("no stronger than chance"),
-    "says nothing beside the others": Said(
+    "says nothing beside the others": ReasonWords(
         "adds nothing to those kept",
         "adds nothing to those kept",
         "add nothing to those kept",
@@ -42,14 +42,14 @@ SAID: dict[AnyReason, Said] = {
     "most": _being(
         "stronger than chance, but no more were allowed", "more than allowed"
     ),
-    "group lasso": Said(
+    "group lasso": ReasonWords(
         "the group lasso set its weights to zero",
         "has weights that the group lasso set to zero",
         "have weights that the group lasso set to zero",
     ),
     "own rule": _being("below what the method keeps"),
-    "no selection": Said("the method removes nothing"),
-    "not revealed": Said(
+    "no selection": ReasonWords("the method removes nothing"),
+    "not revealed": ReasonWords(
         "its party knows why, and the verdict",
         "was removed: its party knows why, and the verdict",
         "were removed: their party knows why, and the verdicts",

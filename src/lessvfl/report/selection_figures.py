@@ -83,7 +83,7 @@ def plot_selection(
     if measured:
         ax.axvline(1, color=VERMILION, lw=1.6, label="mark")
         words = "strength; left of the mark could be chance"
-    ax.set_xlabel(words + figures.mean_of(run))
+    ax.set_xlabel(f"{words}, {figures.mean_of(run)}")
     figures.legend(ax)
     return ax
 
@@ -136,7 +136,7 @@ def plot_path(
     shadows_ax.set_ylim(bottom=0)
     ax.locator_params(axis="y", integer=True)
     ax.set_xlabel(
-        f"lambda; 1 keeps nothing, the dot is the choice{figures.mean_of(run)}"
+        f"lambda; 1 keeps nothing, the dot is the choice, {figures.mean_of(run)}"
     )
     ax.set_ylabel("features kept")
     shadows_ax.set_ylabel("shadows kept, %")
@@ -173,5 +173,5 @@ def plot_parties(record: RunRecord, ax: Axes | None = None) -> Axes:
     figures.stack_features(ax, counts, texts, room=2.6)
     longest = max(one.held for one in counts.values())
     ax.set_xticks([tick for tick in ax.get_xticks() if tick <= longest])
-    ax.set_xlabel("features" + figures.mean_of(record.runs))
+    ax.set_xlabel(f"features, {figures.mean_of(record.runs)}")
     return ax

@@ -128,6 +128,11 @@ def value_text(value: float | None, kind: str) -> str:
 plural = terms.plural
 
 
+def capital(words: str) -> str:
+    """Begin words with a capital, and leave the others as they are."""
+    return words[:1].upper() + words[1:]
+
+
 # -- features --------------------------------------------------------------------------
 
 
@@ -452,9 +457,7 @@ def summary(record: RunRecord) -> dict[str, str]:
 def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str]]]:
     """Put records into one table: its columns, as far as any has numbers, and rows."""
     summaries = [summary(record) for record in records]
-    known = (
-        {label for texts in summaries for label in texts} if records else set(SUMMARY)
-    )
+    known = {label for texts in summaries for label in texts}
     if any("target" in run for record in records for run in record.runs):
         known.add("paper MiB to target")
     features, *others = SUMMARY  # beside the bytes that they saved
@@ -465,12 +468,15 @@ def summary_rows(records: Sequence[RunRecord]) -> tuple[list[str], list[list[str
     labels = [label for label in order if label in known]
     rows = []
     for record, texts in zip(records, summaries, strict=True):
-        header = record.header
-        method = str(header.get("method"))
-        if record.status != "complete":
-            method += f" ({record.status})"
-        about = [str(at(header, "data", "name")), str(header.get("profile") or MISSING)]
-        numbers = [texts.get(label, MISSING) for label in labels]
-        n_runs = str(len(record.runs)) if n_folds(record) == 1 else runs_words(record)
-        rows.append([method, *about, n_runs, *numbers])
+        header, n_runs = record.header, str(len(record.runs))
+        broken = "" if record.status == "complete" else f" ({record.status})"
+        rows.append(
+            [
+                f"{header.get('method')}{broken}",
+                str(at(header, "data", "name")),
+                str(header.get("profile") or MISSING),
+                n_runs if n_folds(record) == 1 else runs_words(record),
+                *(texts.get(label, MISSING) for label in labels),
+            ]
+        )
     return ["method", "data", "profile", "seeds", *labels], rows

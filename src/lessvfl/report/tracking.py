@@ -250,11 +250,11 @@ class TensorBoardStore:
 
         self._write(summary_v2.text_pb(name, text))
 
-    def _write(self, found: Any, step: int = 0) -> None:
+    def _write(self, summary: Any, step: int = 0) -> None:
         from tensorboard.compat.proto import event_pb2
 
         event = event_pb2.Event(wall_time=time.time(), step=step)
-        event.summary.ParseFromString(found.SerializeToString())
+        event.summary.ParseFromString(summary.SerializeToString())
         self._writer.add_event(event)
 
 

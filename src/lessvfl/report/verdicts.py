@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lessvfl import terms
 from lessvfl.report import parts, tables
-from lessvfl.report.reasons import SAID, AnyReason
+from lessvfl.report.reasons import REASONS, AnyReason
 from lessvfl.report.tables import FeatureRow, RunNumbers, at
 from lessvfl.run.record import RunRecord
 from lessvfl.terms import ColumnVerdict
@@ -51,7 +51,7 @@ class Strength(NamedTuple):
         if self.why == "pair" and self.pair:
             other = self.pair[0]
             return "squared" if other == self.feature else f"with {other}"
-        return SAID[self.why].note
+        return REASONS[self.why].note
 
 
 def strengths(run: RunNumbers) -> list[Strength]:
@@ -59,7 +59,7 @@ def strengths(run: RunNumbers) -> list[Strength]:
 
     What stays is at the mark or beyond, and what goes is below it, or a note says why.
     """
-    found = []
+    strengths = []
     for party, how in (at(run, "selection") or {}).items():
         kept = set(tables.revealed(run)[party]["kept"])
         pairs: dict[str, tuple[str, float]] = {}
@@ -67,10 +67,18 @@ def strengths(run: RunNumbers) -> list[Strength]:
             for one, other in ((a, b), (b, a)):
                 if one not in pairs or pairs[one][1] < value:
                     pairs[one] = (other, value)
-        for name, score in how["scores"].items():
-            about = (name in kept, how["why"][name], pairs.get(name))
-            found.append(Strength(party, name, score, *about))
-    return found
+        strengths += [
+            Strength(
+                party=party,
+                feature=name,
+                score=score,
+                is_kept=name in kept,
+                why=how["why"][name],
+                pair=pairs.get(name),
+            )
+            for name, score in how["scores"].items()
+        ]
+    return strengths
 
 
 class FeatureVerdict(NamedTuple):
@@ -110,7 +118,7 @@ class FeatureVerdict(NamedTuple):
             return f"the group lasso kept its weights{norm}"
         if self.why == "own rule" and self.is_kept:
             return "kept by the method's own rule"
-        words = SAID[self.why].words
+        words = REASONS[self.why].words
         if self.verdict == UNDECIDED and self.why in ("weak", "chance"):
             words += f"; may have a correlation of {self.at_most:.2f}"
             words += ", with signs of a curve or a pair" * ((self.signs or 0) >= 1)
@@ -151,9 +159,8 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
                 verdict=known.get(feature, NEEDED if stays else REMOVED),
             )
         )
-    places: dict[str, int] = {}
-    for one in features:
-        places.setdefault(one.party, len(places))
+    parties = dict.fromkeys(one.party for one in features)
+    places = {party: place for place, party in enumerate(parties)}
 
     def order(one: FeatureVerdict) -> tuple[int, bool, float]:
         value = one.strength if one.strength is not None else one.norm
@@ -227,10 +234,11 @@ def reasons(gone: Sequence[FeatureVerdict]) -> str:
     """Say why features were removed, the most common reason first."""
     counts = Counter(one.why for one in gone).most_common()
     if len(counts) == 1:
-        said = SAID[gone[0].why]
-        return f"it {said.one}" if len(gone) == 1 else f"they {said.many}"
+        words = REASONS[gone[0].why]
+        return f"it {words.one}" if len(gone) == 1 else f"they {words.many}"
     *first, last = (
-        f"{n:,} {SAID[why].one if n == 1 else SAID[why].many}" for why, n in counts
+        f"{n:,} {REASONS[why].one if n == 1 else REASONS[why].many}"
+        for why, n in counts
     )
     return f"{', '.join(first)} and {last}"
 
@@ -315,8 +323,7 @@ def recommended_words(n_runs: int) -> str:
 
 def features_csv(record: RunRecord) -> str:
     """Return every feature as CSV; empty where the record names none."""
-    found = verdicts(record)
-    lines = (
+    lines = [
         (
             one.party,
             one.feature,
@@ -327,6 +334,6 @@ def features_csv(record: RunRecord) -> str:
             one.pair and one.pair[0],
             f"{one.n_kept / one.n_runs:.4g}",
         )
-        for one in found
-    )
-    return parts.csv_text([COLUMNS, *lines]) if found else ""
+        for one in verdicts(record)
+    ]
+    return parts.csv_text([COLUMNS, *lines]) if lines else ""

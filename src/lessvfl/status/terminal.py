@@ -51,7 +51,7 @@ def show(
     if quiet:
         yield
     elif log is not None:
-        with in_background(_lines(status, log.info, every, False)):
+        with in_background(_lines(status, log.info, every=every, times=False)):
             yield
     elif console.is_terminal and not console.is_dumb_terminal:
         with Live(
@@ -67,7 +67,7 @@ def show(
             console.file.write(f"{line}\n")
             console.file.flush()
 
-        with in_background(_lines(status, write, every, times)):
+        with in_background(_lines(status, write, every=every, times=times)):
             yield
 
 
