@@ -27,7 +27,6 @@ from lessvfl.wire.messages import (
     Embedding,
     Request,
     Select,
-    Traffic,
 )
 from lessvfl.wire.parties import Parties, bill_line, concatenate
 
@@ -62,7 +61,6 @@ class Scripted:
     """A transport that replies as it was told, whatever is asked."""
 
     def __init__(self, *rounds):
-        self.traffic: Mapping[str, Traffic] = {}
         self.rounds = list(rounds)
 
         self.asked: list[Mapping[str, Request]] = []
@@ -286,4 +284,3 @@ def test_closing_in_this_process_ends_no_party():
     transport = InProcess({"a": party.handle})
     transport.close()
     assert transport.exchange({"a": Describe()}) == {"a": hello()}
-    assert transport.traffic == {}
