@@ -69,7 +69,7 @@ class Joint(settings.Section):
         "of joint training with up to 1,000 rows; falls with the square of more",
     )
     bits: int = settings.setting(
-        settings.one_int_of(*BITS), 32, "bits a value takes on its way: 4, 8, 16 or 32"
+        settings.one_of(*BITS), 32, "bits a value takes on its way: 4, 8, 16 or 32"
     )
 
     def plan(

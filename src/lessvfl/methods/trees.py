@@ -107,7 +107,7 @@ class GrowthConfig(Joint):
         settings.a_float(0.0, 1.0, open_low=True), 1.0, "columns that a round may use"
     )
     gradient_bits: int = settings.setting(
-        settings.one_int_of(8, 16, 32), 16, "bits of a gradient on its way"
+        settings.one_of(8, 16, 32), 16, "bits of a gradient on its way"
     )
 
     @property
@@ -169,7 +169,7 @@ class TreeConfig(GrowthConfig):
     """Settings of trees, and of selection against scrambled copies."""
 
     histogram_bits: int = settings.setting(
-        settings.one_int_of(8, 16, 32), 32, "bits of a sum on its way; 32: exact"
+        settings.one_of(8, 16, 32), 32, "bits of a sum on its way; 32: exact"
     )
     secret: Literal["none", "sharing"] = settings.setting(
         settings.one_of("none", "sharing"),
