@@ -89,15 +89,11 @@ def a_flag() -> Kind:
     )
 
 
-def one_of(*choices: str) -> Kind:
-    """Allow one of the given words."""
-    return Kind(f"one of {', '.join(choices)}", lambda v: v in choices, str)
-
-
-def one_int_of(*choices: int) -> Kind:
-    """Allow one of several whole numbers."""
-    names = ", ".join(map(str, choices))
-    return Kind(f"one of {names}", lambda v: _is_int(v) and v in choices, int)
+def one_of(*choices: str | int) -> Kind:
+    """Allow one of the given words, or one of the given whole numbers."""
+    names, kind = ", ".join(map(str, choices)), type(choices[0])
+    is_one = _is_int if kind is int else lambda v: isinstance(v, kind)
+    return Kind(f"one of {names}", lambda v: is_one(v) and v in choices, kind)
 
 
 def a_text() -> Kind:
@@ -239,17 +235,17 @@ def fit(value: Any, kind: Any, name: str, owner: str = "setting") -> Any:
     if isinstance(kind, type) and issubclass(kind, Schema) and type(value) is not kind:
         raise refuse(name, owner, allowed_by(kind), value)
     try:
-        found = msgspec.convert(value, kind)
+        converted = msgspec.convert(value, kind)
     except msgspec.ValidationError:
         if isinstance(value, str) and EXPONENT.fullmatch(value):
             return fit(float(value), kind, name, owner)
         raise refuse(name, owner, allowed_by(kind), value) from None
     is_union = typing.get_origin(kind) in UNIONS
     for one in typing.get_args(kind) if is_union else (kind,):
-        for more in getattr(one, "__metadata__", ()) if found is not None else ():
-            if isinstance(more, Kind) and not more.accepts(found):
+        for more in getattr(one, "__metadata__", ()) if converted is not None else ():
+            if isinstance(more, Kind) and not more.accepts(converted):
                 raise refuse(name, owner, allowed_by(kind), value)
-    return found
+    return converted
 
 
 def build(cls: Any, values: Mapping[str, Any]) -> Any:
@@ -338,8 +334,8 @@ def near(name: str, known: Iterable[str]) -> str:
     >>> near("Risk", ["age", "risk"]), near("x", ["age"])
     (" Did you mean 'risk'?", '')
     """
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean '{found[0]}'?" if found else ""
+    nearest = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean '{nearest[0]}'?" if nearest else ""
 
 
 def fields_of(sections: Iterable[type]) -> dict[str, dataclasses.Field[Any]]:

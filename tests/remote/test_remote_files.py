@@ -289,17 +289,16 @@ def in_threads(monkeypatch):
 
     def run_sides(base, parties, *options):
         own = config.read(ServerConfig, base / "server" / "server.yaml")
-        hub = remote.listen(own, identity.server_credentials(own, insecure=False))
+        credentials = identity.server_credentials(own, insecure=False)
         status = Status("run", own.method, "numbers", own.parties)
         with ThreadPoolExecutor(len(parties)) as pool:
             sides = [pool.submit(serve, base / name) for name in parties]
-            try:
+            with remote.listening(own, credentials) as hub:
                 ServerProcess(own, LabelTable.load(own), hub, status).run()
-            finally:
-                hub.close()
             for side in sides:
                 side.result()
 
+    monkeypatch.setattr("lessvfl.cli.ending.threads_hang", lambda hang: None)
     monkeypatch.setattr(localhost, "_run_sides", run_sides)
 
 

@@ -43,8 +43,8 @@ from lessvfl.run.decide.scores import by_group
 
 N = 600
 COST = Aim("cost", fp=1, fn=20)
-LATE = {"name": "late", "digest": "digest"}
-LATER = LATE | {"name": "later"}
+LATE: dict[str, Any] = {"name": "late", "digest": "digest"}
+LATER: dict[str, Any] = LATE | {"name": "later"}
 
 
 def some_rows(n: int = N, positive: int = 1, ties: bool = False, seed: int = 0) -> Any:

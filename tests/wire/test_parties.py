@@ -29,7 +29,6 @@ from lessvfl.wire.messages import (
     Embedding,
     Request,
     Select,
-    Traffic,
 )
 from lessvfl.wire.parties import Parties, PartiesState, bill_line, concatenate
 
@@ -64,7 +63,6 @@ class Scripted:
     """A transport that replies as it was told, whatever is asked."""
 
     def __init__(self, *rounds):
-        self.traffic: Mapping[str, Traffic] = {}
         self.rounds = list(rounds)
 
         self.asked: list[Mapping[str, Request]] = []
@@ -285,4 +283,3 @@ def test_closing_in_this_process_ends_no_party():
     transport = InProcess({"a": party.handle})
     transport.close()
     assert transport.exchange({"a": Describe()}) == {"a": hello()}
-    assert transport.traffic == {}

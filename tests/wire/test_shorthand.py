@@ -106,4 +106,4 @@ def test_what_is_no_frame_is_left_to_who_reads_it(data):
     heard = Shorthand()
     assert bytes(heard.whole(memoryview(data))) == data
     heard.whole(memoryview(codec.HEAD.pack(b"LVFL", 8, 999, 1, RUN, 0, 0) + bytes(8)))
-    assert set(heard._said) <= {0}
+    assert set(heard._known) <= {0}

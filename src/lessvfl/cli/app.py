@@ -61,9 +61,9 @@ for command in (
     app.command(command.__name__.strip("_"))(command)
 
 
-def add_others(to: typer.Typer, found: Iterable[EntryPoint]) -> None:
+def add_others(to: typer.Typer, commands: Iterable[EntryPoint]) -> None:
     """Add the commands of other packages; one that cannot be loaded says why."""
-    for one in found:
+    for one in commands:
         try:
             to.add_typer(one.load(), name=one.name)
         except Exception as error:
@@ -219,8 +219,8 @@ def build_data(
     built = data.build(name, source, data_dir=data_dir)
     for file, checksum in built.files.items():
         typer.echo(f"read {file}: SHA-256 {checksum}")
-    said = "as known" if built.is_known else "none is known to compare it with"
-    typer.echo(f"cells and labels: SHA-256 {built.data.checksum}, {said}")
+    known = "as known" if built.is_known else "none is known to compare it with"
+    typer.echo(f"cells and labels: SHA-256 {built.data.checksum}, {known}")
     typer.echo(f"wrote {built.path}")
 
 

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lessvfl.cli import results, start
-from lessvfl.cli.options import (
-    AsJson,
-    TableOptions,
-    read_parties,
-    taking,
-)
+from lessvfl.cli.options import AsJson, TableOptions, read_parties, taking
 from lessvfl.terms import listed, plural
 
 if TYPE_CHECKING:
@@ -89,17 +84,17 @@ def _check_config(path: Path) -> TableReport:
     from lessvfl.remote.config import PartyConfig, read_side
     from lessvfl.remote.identity import party_identity, server_credentials
 
-    own = read_side(path)
+    side = read_side(path)
     attempt = Attempts()
-    insecure = (own.certificate, own.key, own.ca) == (None, None, None)
-    if isinstance(own, PartyConfig):
+    insecure = (side.certificate, side.key, side.ca) == (None, None, None)
+    if isinstance(side, PartyConfig):
         # Without a certificate the name may be said elsewhere, as that of a site is.
-        known = None if insecure else attempt(lambda: party_identity(own, insecure))
-        name = own.name or "party" if known is None else known[0]
-        report = preflight.check_party(own, name)
+        known = None if insecure else attempt(lambda: party_identity(side, insecure))
+        name = side.name or "party" if known is None else known[0]
+        report = preflight.check_party(side, name)
     else:
-        attempt(lambda: server_credentials(own, insecure))
-        report = preflight.check_server(own)
+        attempt(lambda: server_credentials(side, insecure))
+        report = preflight.check_server(side)
     unsaid = (*report.unsaid, NO_CERTIFICATE) if insecure else report.unsaid
     problems = (*attempt.problems, *report.problems)
     return dataclasses.replace(report, problems=problems, unsaid=unsaid)
@@ -157,15 +152,16 @@ def lines(findings: Iterable[Finding]) -> list[str]:
     """Return findings in words, one line each."""
     from lessvfl.status import words
 
-    said = []
+    sentences = []
     for finding in findings:
         name, party = finding.column, finding.party
         where = "The file" if name is None else f"Column '{_short(name)}'"
         if name == "":
             where = "The column without a name"
         whose = f" of {party}" if party else ""
-        said.append(f"{where}{whose}: {finding.what}; {finding.done}")
-    return [words.printable(line) for line in said]
+        sentence = f"{where}{whose}: {finding.what}; {finding.done}"
+        sentences.append(words.printable(sentence))
+    return sentences
 
 
 def tell_changes(job: Job, seed: int, source: str) -> None:
@@ -179,16 +175,16 @@ def tell_changes(job: Job, seed: int, source: str) -> None:
     held = held_columns(dataset, job.parties, job.settings.data, seed)
     for party, names in held.items():
         usable(party, names, dataset.X)  # or nothing is said but this
-    found = run_changes(dataset, held, job.parties, job.settings.data)
-    found += giveaways(dataset, held)
-    said = task_sentence(dataset.task, dataset.task_reason)
-    for line in [said, *first_lines(found, source)]:
+    findings = run_changes(dataset, held, job.parties, job.settings.data)
+    findings += giveaways(dataset, held)
+    results.say(task_sentence(dataset.task, dataset.task_reason), err=True)
+    for line in first_lines(findings, source):
         results.say(line, err=True)
 
 
 def first_lines(findings: Iterable[Finding], source: str) -> list[str]:
     """Return findings in words, the first ones of very many."""
-    found = lines(findings)
-    if (more := len(found) - MOST_LINES) > 0:
-        return [*found[:MOST_LINES], f"and {more} more: lessvfl check {source}"]
-    return found
+    whole = lines(findings)
+    if (more := len(whole) - MOST_LINES) > 0:
+        return [*whole[:MOST_LINES], f"and {more} more: lessvfl check {source}"]
+    return whole

@@ -42,39 +42,27 @@ def sentence(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         what = f"'{error.filename}'" if error.filename else "A file"
         return f"{what} cannot be read or written: {error.strerror or error}."
-    if _is_out_of_memory(error):
-        said = str(error).strip().splitlines() or ["nothing more is known"]
+    of_torch = ("DefaultCPUAllocator", "CUDA out of memory")  # in words of its own
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(w in str(error) for w in of_torch)
+    ):
+        lines = str(error).strip().splitlines() or ["nothing more is known"]
         return (
-            f"There must be memory for what is asked. Got too little ({said[-1]}); a "
+            f"There must be memory for what is asked. Got too little ({lines[-1]}); a "
             "party's own table need not be in it, see 'storage' in its config."
         )
     if isinstance(error, INTERRUPTED):
         return "interrupted"
     if isinstance(error, UsageError):
-        return _usage_sentence(error)
+        text = str(error.format_message()).strip()
+        if not text:  # no command: the help has been printed in place of a sentence
+            return ""
+        known = getattr(error, "possibilities", None) or []
+        if near := difflib.get_close_matches(getattr(error, "option_name", ""), known):
+            text = f"{error.message.rstrip('.')}. Did you mean {near[0]}?"
+        asked = "lessvfl" if error.ctx is None else error.ctx.command_path
+        return f"{text}{'' if text.endswith(('.', '?')) else '.'} See '{asked} --help'."
     return None
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether memory was too small; torch says so in words of its own."""
-    words = ("DefaultCPUAllocator", "CUDA out of memory")
-    is_of_torch = isinstance(error, RuntimeError) and any(
-        w in str(error) for w in words
-    )
-    return isinstance(error, MemoryError) or is_of_torch
-
-
-def _usage_sentence(error: Any) -> str:
-    """Return why a command line cannot be read, and where to look."""
-    said = str(error.format_message()).strip()
-    if not said:  # no command: the help has been printed in place of a sentence
-        return ""
-    if near := difflib.get_close_matches(
-        getattr(error, "option_name", ""), getattr(error, "possibilities", None) or []
-    ):
-        said = f"{error.message.rstrip('.')}. Did you mean {near[0]}?"
-    asked = "lessvfl" if error.ctx is None else error.ctx.command_path
-    return f"{said}{'' if said.endswith(('.', '?')) else '.'} See '{asked} --help'."
 
 
 def leave(error: BaseException) -> NoReturn:

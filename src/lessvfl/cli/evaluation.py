@@ -125,15 +125,15 @@ def evaluate(
         if reasons:
             written = explain_table(folder, file, reasons)
             typer.echo(f"{written}: why it is predicted", err=True)
-        found = evaluate_folder(folder, file, asked)
-        for sentence in found["warnings"]:
+        result = evaluate_folder(folder, file, asked)
+        for sentence in result["warnings"]:
             warn(sentence)
-        page = None if out is None else report.write_evaluation(out, found)
-        finish(found)
+        page = None if out is None else report.write_evaluation(out, result)
+        finish(result)
     if as_json:
-        typer.echo(json.dumps(found, allow_nan=False))
+        typer.echo(json.dumps(result, allow_nan=False))
         return
-    _print(found)
+    _print(result)
     if page is not None:
         typer.echo(f"Page: {page}")
 
@@ -151,79 +151,67 @@ def _short(value: float | None) -> str:
     )
 
 
-def _print(found: Mapping[str, Any]) -> None:
+def _print(result: Mapping[str, Any]) -> None:
     """Print the numbers, a line each, and tables of what has several."""
-    n_rows, name = found["data"]["n_rows"], found["data"]["name"]
+    n_rows, name = result["data"]["n_rows"], result["data"]["name"]
     results.say(f"{plural(n_rows, 'row')} of '{name}'")
     for score, words in RATED.items():
-        if score in found:
-            text = _number(found[score])
-            if ends := found["intervals"].get(score):
+        if score in result:
+            text = _number(result[score])
+            if ends := result["intervals"].get(score):
                 text += f" ({_number(ends['low'])} to {_number(ends['high'])})"
-            if found[score] is None:
-                text = f"not defined: {found['undefined'].get(score)}"
+            if result[score] is None:
+                text = f"not defined: {result['undefined'].get(score)}"
             typer.echo(f"{words}: {text}")
-    if any(found["intervals"].values()):
+    if any(result["intervals"].values()):
         results.say("In brackets: 95 % intervals by the choice of rows.")
-    if (level := found["baseline"].get("accuracy")) is not None:
+    if (level := result["baseline"].get("accuracy")) is not None:
         typer.echo(f"accuracy of always the most frequent class: {level:.4f}")
     for key, words in CELLS.items():
-        if found[key]:
-            typer.echo(f"{words}: {found[key]:,}")
-    if found.get("lift"):
-        first = found["lift"][0]
+        if result[key]:
+            typer.echo(f"{words}: {result[key]:,}")
+    if result.get("lift"):
+        first = result["lift"][0]
         typer.echo(
             f"lift of the first tenth: {first['lift']:.2f}, with "
-            f"{first['captured']:.1%} of '{found['positive']}'"
+            f"{first['captured']:.1%} of '{result['positive']}'"
         )
-    _print_fitted(found)
-    if found["groups"]:
-        _print_groups(found["groups"])
-    for note in found["notes"]:
+    _print_fitted(result)
+    if groups := result["groups"]:
+        lines = groups["groups"]
+        scores = {key: words for key, words in GROUPED.items() if key in lines[0]}
+        heads = [groups["column"], "rows", *scores.values()]
+        rows = [
+            [one["group"], f"{one['rows']:,}", *(_short(one[key]) for key in scores)]
+            for one in lines
+        ]
+        results.print_table(heads, rows)
+        if groups.get("rate_ratio") is not None:
+            typer.echo(f"smallest rate by the largest: {groups['rate_ratio']:.3f}")
+    for note in result["notes"]:
         results.say(note)
 
 
-def _print_fitted(found: Mapping[str, Any]) -> None:
+def _print_fitted(result: Mapping[str, Any]) -> None:
     """Print what a recalibration and a cut-off do."""
-    if how := found["recalibration"]:
+    if how := result["recalibration"]:
         for name, words in RATED.items():
             if name in how["after"]:
                 values = (_number(how[when][name]) for when in ("before", "after"))
                 typer.echo(f"{words}, {how['kind']}: {' -> '.join(values)}")
-    if cut := found["cut_off"]:
+    if cut := result["cut_off"]:
         results.say(
             f"cut-off for '{cut['class']}' by {cut['aim']}: {_number(cut['at'])}"
         )
-    for words, one in (("as it is", found.get("decisions")), ("cut-off", cut)):
+    for words, one in (("as it is", result.get("decisions")), ("cut-off", cut)):
         if one:
-            results.say(f"{words}: {_decided(one)}")
+            taken = plural(one["tp"] + one["fp"], "row")
+            line = f"{words}: {taken} taken ({one['rate']:.1%}), {one['tp']:,} right"
+            for name in ("precision", "recall"):
+                line += f", {name} {_number(one[name])}"
+            results.say(line + (f", cost {one['cost']:,g}" if "cost" in one else ""))
     if cut and "cost_of_nobody" in cut:
         results.say(
             f"cost if nobody is taken: {cut['cost_of_nobody']:,g}; everybody: "
             f"{cut['cost_of_everybody']:,g}"
         )
-
-
-def _decided(one: Mapping[str, Any]) -> str:
-    """Say how rows are decided on."""
-    taken = one["tp"] + one["fp"]
-    said = [f"{plural(taken, 'row')} taken ({one['rate']:.1%}), {one['tp']:,} right"]
-    for name in ("precision", "recall"):
-        said.append(f"{name} {_number(one[name])}")
-    if "cost" in one:
-        said.append(f"cost {one['cost']:,g}")
-    return ", ".join(said)
-
-
-def _print_groups(groups: Mapping[str, Any]) -> None:
-    """Print a table of the groups, and how far they differ."""
-    lines = groups["groups"]
-    names = [name for name in GROUPED if name in lines[0]]
-    table = [
-        [line["group"], f"{line['rows']:,}", *(_short(line[name]) for name in names)]
-        for line in lines
-    ]
-    heads = [groups["column"], "rows", *(GROUPED[name] for name in names)]
-    results.print_table(heads, table)
-    if groups.get("rate_ratio") is not None:
-        typer.echo(f"smallest rate by the largest: {groups['rate_ratio']:.3f}")

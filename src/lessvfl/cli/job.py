@@ -15,6 +15,7 @@ from lessvfl.cli.options import (
     Profile,
     SeedsText,
     TableOptions,
+    read_parties,
     whole_numbers,
 )
 from lessvfl.errors import ConfigError, warn
@@ -48,42 +49,42 @@ def _read_spurious(text: str) -> Any:
 
 def _read_settings(pairs: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Split KEY=VALUE pairs into settings and (``data.KEY``) options of a data set."""
-    found: dict[str, str] = {}
+    given: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(f"'--set' must be given as KEY=VALUE. Got {pair!r}.")
-        found[name.strip()] = value.strip()
-    if "task" in found:
+        given[name.strip()] = value.strip()
+    if "task" in given:
         raise ConfigError(
             "What labels are is said by '--task', as in --task regression. Got it as "
-            f"a setting: --set task={found['task']}."
+            f"a setting: --set task={given['task']}."
         )
-    options = {k[5:]: v for k, v in found.items() if k.startswith("data.")}
-    return {k: v for k, v in found.items() if not k.startswith("data.")}, options
+    options = {k[5:]: v for k, v in given.items() if k.startswith("data.")}
+    return {k: v for k, v in given.items() if not k.startswith("data.")}, options
 
 
-def _warn_of_rate(settings: Settings, given: Mapping[str, Any]) -> None:
-    """Say that trees, unless networks select for them, have no learning rate."""
-    own = settings.flat()
-    if "learning_rate" in given and "trees" in own and "pretrain_epochs" not in own:
-        other = "; 'shrinkage' is that of its trees" if "shrinkage" in own else ""
+def _warn_of_idle(settings: Settings, given: Mapping[str, Any]) -> None:
+    """Say which given settings change nothing.
+
+    Trees, unless networks select for them, have no learning rate; settings of noise are
+    idle where there is no such noise.
+    """
+    values = settings.flat()
+    of_trees = "trees" in values and "pretrain_epochs" not in values
+    if "learning_rate" in given and of_trees:
+        other = "; 'shrinkage' is that of its trees" if "shrinkage" in values else ""
         warn(
             f"The 'learning_rate' setting is of networks and changes nothing with "
             f"method {settings.method}{other}."
         )
-
-
-def _warn_of_idle(settings: Settings, given: Mapping[str, Any]) -> None:
-    """Say which settings of noise are given where there is no such noise."""
-    own = settings.flat()
-    noisy = own["embedding_noise"] > 0 or own["embedding_epsilon"] is not None
-    defence = own.get("gradient_defence")
+    noisy = values["embedding_noise"] > 0 or values["embedding_epsilon"] is not None
+    defence = values.get("gradient_defence")
     wanted = {
         "embedding_clip": (noisy, "'embedding_noise' or 'embedding_epsilon'"),
         "noise_at": (noisy, "'embedding_noise' or 'embedding_epsilon'"),
         "embedding_noise": (
-            own["embedding_epsilon"] is None,
+            values["embedding_epsilon"] is None,
             "'embedding_epsilon' at none: that says how much noise there is",
         ),
         "gradient_noise": (
@@ -95,6 +96,15 @@ def _warn_of_idle(settings: Settings, given: Mapping[str, Any]) -> None:
     for name, (used, by) in wanted.items():
         if name in given and not used:
             warn(f"The {name!r} setting changes nothing without {by}.")
+
+
+class LoadedJob(NamedTuple):
+    """A job and what goes with it."""
+
+    job: Job
+    seeds: list[int]
+    options: dict[str, str]  # of its data set
+    target: bool = False  # whether the cost to the paper's target is asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +141,7 @@ class JobOptions(TableOptions):
         str | None, typer.Option(help="'paper': also give the cost to its target.")
     ] = None
 
-    def read(self, device: str) -> _LoadedJob:
+    def read(self, device: str) -> LoadedJob:
         """Read what the options say, and load the data."""
         from lessvfl import data
         from lessvfl.run import profiles
@@ -173,25 +183,15 @@ class JobOptions(TableOptions):
         settings = profiles.resolve(self.method, self.profile, dataset, overrides)
         if self.ensemble:
             settings.check_ensemble(seeds)
-        _warn_of_rate(settings, given)
         _warn_of_idle(settings, given)
         job = Job(
             dataset,
             settings,
-            parties=self.read_parties(),
+            parties=read_parties(self.parties),
             spurious=_read_spurious(self.spurious),
             groups=self.read_groups(),
             device=device,
             bundle=self.privacy,
         )
         seeds = data.fold_seeds(seeds, settings.data.folds)
-        return _LoadedJob(job, seeds, options, self.target is not None)
-
-
-class _LoadedJob(NamedTuple):
-    """A job, its seeds, the options of its data set, and whether a target is asked."""
-
-    job: Job
-    seeds: list[int]
-    options: dict[str, str]
-    target: bool
+        return LoadedJob(job, seeds, options, self.target is not None)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lessvfl.cli import results, start
 from lessvfl.cli.options import SeedNumber, TrustCode
-
-if TYPE_CHECKING:
-    from lessvfl.run.record import RunRecord
 
 AnyFolder = Annotated[
     Path,
@@ -44,7 +41,7 @@ def export(
 
     check_format(format)
     record = RunRecord.read(folder)
-    chosen = _seed(record, seed)
+    chosen = record.runs[0]["seed"] if seed is None else seed
     model = load(folder, chosen, trust_code=trust_code, as_trained=True)
     out = out or folder / "export"
     files = export_model(model, out, format)
@@ -59,9 +56,3 @@ def export(
         and (decision := kept_decision(folder, chosen)) is not None
     ):
         results.say(f"not in these files: {decision.words}, as kept", err=True)
-
-
-def _seed(record: RunRecord, asked: int | None) -> int:
-    """Return the seed whose model is loaded."""
-    first: int = record.runs[0]["seed"]
-    return first if asked is None else asked

@@ -44,12 +44,12 @@ def job(
     """Write a job, ready to be submitted; it holds no code and no settings."""
     from lessvfl.remote.config import ServerConfig, read
 
-    own = read(ServerConfig, config)
+    settings = read(ServerConfig, config)
     with needs_nvflare():
         from lessvfl.remote.nvflare import write_job
-    run = name or Path(own.out).name
-    write_job(own, run, out)
-    results.say(f"{out}: a job of run '{run}' for {', '.join(own.parties)}")
+    run = name or Path(settings.out).name
+    write_job(settings, run, out)
+    results.say(f"{out}: a job of run '{run}' for {', '.join(settings.parties)}")
     typer.echo("Next, at the server and at every site, before it is submitted:")
     typer.echo(
         f"  lessvfl nvflare site --config FILE --workspace DIR --site SITE --name {run}"

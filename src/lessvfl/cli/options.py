@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,10 +67,10 @@ def tracked(
 ) -> Iterator[Callable[[RunRecord | Mapping[str, Any]], None]]:
     """Track what happens in the block, if asked to.
 
-    Yield what is told its record, or what an evaluation found.
+    Yield a function to call with the block's record, or the numbers of an evaluation.
     """
     if store is None:
-        yield lambda found: None
+        yield lambda result: None
         return
     from lessvfl.report import tracking
 
@@ -79,11 +79,11 @@ def tracked(
         if status is not None:
             status.followers.append(follower)
 
-        def finish(found: RunRecord | Mapping[str, Any]) -> None:
-            if isinstance(found, Mapping):
-                follower.finish_evaluation(found, out)
+        def finish(result: RunRecord | Mapping[str, Any]) -> None:
+            if isinstance(result, Mapping):
+                follower.finish_evaluation(result, out)
             else:
-                follower.finish(found, out)
+                follower.finish(result, out)
 
         yield finish
 
@@ -161,10 +161,6 @@ class TableOptions:
             return self.groups
         return data.read_parties(self.groups, of="feature")
 
-    def read_parties(self) -> Any:
-        """Return how many parties there are, their sizes, or their columns by name."""
-        return read_parties(self.parties)
-
     def read_missing_values(self) -> dict[str, list[str]]:
         """Read values that stand for a missing cell, by column."""
         from lessvfl import data
@@ -192,15 +188,19 @@ def taking(options: type) -> Callable[[Callable[..., None]], Callable[..., None]
         def call(**given: Any) -> None:
             command(options(**{name: given.pop(name) for name in shared}), **given)
 
-        _, *own = inspect.signature(command, eval_str=True).parameters.values()
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        both = [option.replace(kind=keyword) for option in (*shared.values(), *own)]
-        signed: Any = call
-        signed.__signature__ = inspect.Signature(both)
-        signed.__annotations__ = {option.name: option.annotation for option in both}
+        _, *others = inspect.signature(command, eval_str=True).parameters.values()
+        give_options(call, (*shared.values(), *others))
         return call
 
     return decorate
+
+
+def give_options(command: Any, options: Iterable[inspect.Parameter]) -> None:
+    """Have a function show these parameters, by keyword, to typer."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    shown = [option.replace(kind=keyword) for option in options]
+    command.__signature__ = inspect.Signature(shown)
+    command.__annotations__ = {option.name: option.annotation for option in shown}
 
 
 def read_numbers(text: str, option: str) -> list[int]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from lessvfl.run.record import RunRecord
     from lessvfl.status import Status
     from lessvfl.wire.flight import Credentials, FlightHub
-    from lessvfl.wire.hub import Hub
 
 # How long the status page answers after the end, for who looks at it now and then, and
 # for the page itself, which looks once a second.
@@ -80,40 +79,32 @@ def use_machine(config: Common) -> None:
     keep_freed_memory()
 
 
-def listen(own: ServerConfig, credentials: Credentials | None) -> FlightHub:
-    """Take the server's port, for the parties that its config names."""
+@contextlib.contextmanager
+def listening(
+    config: ServerConfig, credentials: Credentials | None
+) -> Iterator[FlightHub]:
+    """Take the server's port for the parties of its config; they hear how it ended."""
     from lessvfl.remote import certificates
     from lessvfl.wire.flight import FlightHub
     from lessvfl.wire.front import raise_open_files
 
     raise_open_files()
-    return FlightHub(
-        own.listen,
-        own.parties,
+    hub = FlightHub(
+        config.listen,
+        config.parties,
         credentials,
-        silence=own.silence,
+        silence=config.silence,
         name_of=certificates.name_of_peer,
     )
-
-
-@contextlib.contextmanager
-def listening(
-    own: ServerConfig, credentials: Credentials | None
-) -> Iterator[FlightHub]:
-    """Take the server's port; parties hear how it ended."""
-    hub = listen(own, credentials)
+    error: BaseException | None = None
     try:
         yield hub
-    except BaseException as error:
-        _close(hub, error)
+    except BaseException as caught:
+        error = caught
         raise
-    _close(hub)
-
-
-def _close(hub: Hub, error: BaseException | None = None) -> None:
-    """Close a hub; a party that does not listen keeps nobody from leaving."""
-    ending.threads_hang(True)  # also where this is interrupted
-    ending.threads_hang(not hub.close(error))
+    finally:  # a party that does not listen keeps nobody from leaving
+        ending.threads_hang(True)  # also where this is interrupted
+        ending.threads_hang(not hub.close(error))
 
 
 @logged("the server")
@@ -139,24 +130,25 @@ def server(
     from lessvfl.remote.tables import LabelTable
     from lessvfl.status import Status, file, terminal
 
-    own = read(ServerConfig, config)
-    table = LabelTable.load(own)
-    credentials = server_credentials(own, insecure)
-    names = (Path(own.out).name, own.method, Path(own.data).name)
-    status = Status(*names, own.everyone, begun=start.began())
+    settings = read(ServerConfig, config)
+    table = LabelTable.load(settings)
+    credentials = server_credentials(settings, insecure)
+    out = Path(settings.out)
+    names = (out.name, settings.method, Path(settings.data).name)
+    status = Status(*names, settings.everyone, begun=start.began())
     with contextlib.ExitStack() as stack:
-        use_machine(own)
-        title = f"{own.method}-server"
-        finish = stack.enter_context(tracked(track, title, Path(own.out), status))
+        use_machine(settings)
+        title = f"{settings.method}-server"
+        finish = stack.enter_context(tracked(track, title, out, status))
         page = None
         try:
-            with listening(own, credentials) as hub, _told(status):
-                if own.status is not None:
+            with listening(settings, credentials) as hub, _ended_by_error(status):
+                if settings.status is not None:
                     from lessvfl.web.status import StatusServer
 
-                    page = stack.enter_context(StatusServer(status, own.status))
+                    page = stack.enter_context(StatusServer(status, settings.status))
                     log.info("status page: %s", page.url)
-                process = ServerProcess(own, table, hub, status, resume)
+                process = ServerProcess(settings, table, hub, status, resume)
                 if (holder := process.party_here) is not None:
                     telling = giveaways(holder.table, holder.ids, process.table)
                     _tell_changes(holder, telling)
@@ -173,7 +165,7 @@ def server(
                 page.stay(FAILED_SECONDS)
             raise
         results.tell_server(record)
-        results.build_report(Path(own.out))
+        results.build_report(out)
         if holder is not None:
             _tell_party(holder.folder)
         finish(record)
@@ -183,7 +175,7 @@ def server(
 
 
 @contextlib.contextmanager
-def _told(status: Status) -> Iterator[None]:
+def _ended_by_error(status: Status) -> Iterator[None]:
     """Have the status say how a run failed, before anybody else is told."""
     try:
         yield
@@ -194,12 +186,9 @@ def _told(status: Status) -> Iterator[None]:
 
 def _scores(record: RunRecord) -> dict[int, tuple[str, float]]:
     """Return the leading score of every seed at the end, as far as there is one."""
-    found = {run["seed"]: (run["score"], run[run["score"]]) for run in record.runs}
-    return {
-        seed: (name, score["final"])
-        for seed, (name, score) in found.items()
-        if score["final"] is not None
-    }
+    names = {run["seed"]: (run, run["score"]) for run in record.runs}
+    finals = {seed: (name, run[name]["final"]) for seed, (run, name) in names.items()}
+    return {seed: final for seed, final in finals.items() if final[1] is not None}
 
 
 @logged("a party")
@@ -219,19 +208,22 @@ def party(
     from lessvfl.status import Status, terminal
     from lessvfl.wire import flight
 
-    own = read(PartyConfig, config)
-    name, credentials = party_identity(own, insecure)
-    names = (Path(own.out).name, "", Path(own.data).name)
+    settings = read(PartyConfig, config)
+    name, credentials = party_identity(settings, insecure)
+    out = Path(settings.out)
+    names = (out.name, "", Path(settings.data).name)
     status = Status(*names, [SERVER], side=name, begun=start.began())
-    process = PartyProcess.load(name, own, status)
+    process = PartyProcess.load(name, settings, status)
     if process.is_over:
-        results.say(f"The run in '{own.out}' is over; another needs another 'out'.")
-        _tell_party(Path(own.out))
+        results.say(
+            f"The run in '{settings.out}' is over; another needs another 'out'."
+        )
+        _tell_party(out)
         return
-    address = flight.Address(own.server, credentials, own.server_name)
-    use_machine(own)
+    address = flight.Address(settings.server, credentials, settings.server_name)
+    use_machine(settings)
     _tell_changes(process)
-    with tracked(track, f"party-{name}", Path(own.out), status) as finish:
+    with tracked(track, f"party-{name}", out, status) as finish:
         with terminal.show(status, quiet=quiet, log=log if log_json else None):
             try:
                 process.serve(address)
@@ -240,14 +232,14 @@ def party(
                     raise
                 log.warning("%s", f"{lost} {ALONE}")
             status.ended()
-        finish(_tell_party(Path(own.out)))
+        finish(_tell_party(out))
     ending.threads_hang(True)  # a thread of the engine may be about to end
 
 
 def _tell_changes(process: PartyProcess, more: Iterable[Finding] = ()) -> None:
     """Log what a party does to read its columns, and what else is known of them."""
-    found = [*process.table.changes(), *more]
-    for line in check.first_lines(found, process.config.data):
+    findings = [*process.table.changes(), *more]
+    for line in check.first_lines(findings, process.config.data):
         log.info("%s", line)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from lessvfl.report.verdicts import FeatureVerdict
     from lessvfl.run.record import RunRecord
 
 MOST_NAMES = 8  # of one party that are printed in a line
@@ -91,11 +90,11 @@ def _print_numbers(
         path, _ = tables.SUMMARY.get(head, ("", ""))
         name = path.removesuffix(".final")
         both = zip(records, cells, strict=True)
-        own = (intervals.leading_words(record, name, cell) for record, cell in both)
-        table.add_row(head, *own)
+        words = (intervals.leading_words(record, name, cell) for record, cell in both)
+        table.add_row(head, *words)
     Console().print(table)
-    if said := dict.fromkeys(filter(None, map(intervals.note, records))):
-        say(" ".join(said), dim=True)
+    if notes := dict.fromkeys(filter(None, map(intervals.note, records))):
+        say(" ".join(notes), dim=True)
     if "paper MiB" in heads:
         say(sentences.PAPER_MIB, dim=True)
 
@@ -117,34 +116,24 @@ def print_comparison(records: Mapping[str, RunRecord]) -> None:
 
 def print_recommended(record: RunRecord) -> None:
     """Print the answer of all seeds: the features each party should use."""
-    from lessvfl.report import intervals, tables, verdicts
+    from lessvfl.report import verdicts
 
-    found = verdicts.recommendations(record)
-    if not found:
+    recommended = verdicts.recommendations(record)
+    if not recommended:
         return
     say(verdicts.recommended_words(len(record.runs)))
-    counts = (f"{len(one.features):,} of {one.n_held:,}" for one in found)
-    names = (one.text(MOST_NAMES) for one in found)
-    parties = [one.party for one in found]
-    _, score = tables.first_score(record)
-    missed = tables.missed(record)
-    without = (
-        f"{missed[p][0]:.3f}" if p in missed else tables.MISSING for p in parties
-    )
-    adds = [intervals.loss_words(record, party) for party in parties]
-    columns = [parties, counts, without, names]
-    heads = [
-        "party",
-        "recommended",
-        f"{score} without it (loss overstated)",
-        "features",
+    rows = [
+        {
+            "party": one.party,
+            "recommended": f"{len(one.features):,} of {one.n_held:,}",
+            **_scores_without(record, one.party),
+            "features": one.text(MOST_NAMES),
+        }
+        for one in recommended
     ]
-    if any(one != tables.MISSING for one in adds):
-        heads.insert(3, "it adds")
-        columns.insert(3, adds)
-    print_table(heads, list(zip(*columns, strict=True)))
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
     why, gone = verdicts.reasons_by_party(record), dict[tuple[str, str], list[str]]()
-    for one in found:
+    for one in recommended:
         if one.party in why:
             rest = "{} other features" if one.features else "all {} features"
             if one.n_held - len(one.features) == 1:
@@ -157,12 +146,27 @@ def print_recommended(record: RunRecord) -> None:
         say(f"{who}{each} removed {what}: {reason}.")
 
 
+def _scores_without(record: RunRecord, party: str) -> dict[str, str]:
+    """Return table cells by title: the score without a party, and what it adds.
+
+    The latter only where it is known of any party.
+    """
+    from lessvfl.report import intervals, tables
+
+    missed, (_, score) = tables.missed(record), tables.first_score(record)
+    without = f"{missed[party][0]:.3f}" if party in missed else tables.MISSING
+    cells = {f"{score} without it (loss overstated)": without}
+    if any(intervals.of_loss(record, other) for other in missed):
+        cells["it adds"] = intervals.loss_words(record, party)
+    return cells
+
+
 def tell_bill(record: RunRecord) -> None:
     """Say what went over the socket of a run between machines."""
     from lessvfl.report import bill
 
-    if said := bill.words(record):
-        say(f"{said}.")
+    if words := bill.words(record):
+        say(f"{words}.")
 
 
 def build_report(folder: Path) -> None:
@@ -187,13 +191,8 @@ def tell_server(record: RunRecord) -> None:
     if Console().is_terminal:
         print_summary([record])
         rows = server.party_rows(record)
-        missed, score = tables.missed(record), tables.first_score(record)[1]
         for row in rows:
-            found = missed.get(row["party"])
-            said = tables.MISSING if found is None else f"{found[0]:.3f}"
-            row[f"{score} without it (loss overstated)"] = said
-            if any(intervals.of_loss(record, party) for party in missed):
-                row["it adds"] = intervals.loss_words(record, row["party"])
+            row.update(_scores_without(record, row["party"]))
         print_table(list(rows[0]), [list(row.values()) for row in rows])
         tell_bill(record)
         return
@@ -216,8 +215,8 @@ def tell_server(record: RunRecord) -> None:
         say(sentence)
     _, word = tables.first_score(record)
     for party, (without, whole) in tables.missed(record).items():
-        said = f"without {party}: {word} {without:.3f} instead of {whole:.3f}"
-        say(f"{said}{intervals.bias(record, party)}: {intervals.RUN_WITHOUT}")
+        line = f"without {party}: {word} {without:.3f} instead of {whole:.3f}"
+        say(f"{line}{intervals.bias(record, party)}: {intervals.RUN_WITHOUT}")
         if intervals.of_loss(record, party):
             say(f"{party} adds {intervals.loss_words(record, party)}")
     if note := intervals.note(record):
@@ -240,7 +239,7 @@ def tell_party(record: RunRecord) -> None:
     from lessvfl.report import operator, privacy, verdicts
     from lessvfl.terms import bytes_text, listed
 
-    is_terminal, found = Console().is_terminal, verdicts.verdicts(record)
+    is_terminal, judged = Console().is_terminal, verdicts.verdicts(record)
     say(f"{operator.headline(record)}.")
     for sentence in (*verdicts.dwarfing(record), *privacy.spent(record)):
         say(sentence)
@@ -250,11 +249,22 @@ def tell_party(record: RunRecord) -> None:
         verdicts.UNDECIDED: "",
         verdicts.NEEDED: "",
     }.items():
-        some = [one for one in found if one.verdict == verdict]
+        some = [one for one in judged if one.verdict == verdict]
         title = f"{verdict.capitalize()}{more}"
         if some and is_terminal:
             say(f"{title}:")
-            _print_verdicts(some)
+            rows = [
+                (
+                    one.feature,
+                    one.words,
+                    "" if one.decisive is None else f"{one.decisive:.2f}",
+                    f"{one.n_kept} of {one.n_runs}",
+                )
+                for one in some[:MOST_ROWS]
+            ]
+            if (n_more := len(some) - MOST_ROWS) > 0:
+                rows.append((f"and {n_more:,} more", "", "", ""))
+            print_table(("feature", "why", "strength", "runs that kept it"), rows)
         elif some:
             names = listed([one.feature for one in some], MOST_NAMES)
             say(f"{title}: {names}")
@@ -266,18 +276,3 @@ def tell_party(record: RunRecord) -> None:
         *stages, total = sent
         each = ", ".join(f"{s.title} {bytes_text(s.up)}" for s in stages if s.up)
         say(f"Sent to the server: {bytes_text(total.up)} ({each or 'nothing'})")
-
-
-def _print_verdicts(some: Sequence[FeatureVerdict]) -> None:
-    rows = [
-        (
-            one.feature,
-            one.words,
-            "" if one.decisive is None else f"{one.decisive:.2f}",
-            f"{one.n_kept} of {one.n_runs}",
-        )
-        for one in some[:MOST_ROWS]
-    ]
-    if (n_more := len(some) - MOST_ROWS) > 0:
-        rows.append((f"and {n_more:,} more", "", "", ""))
-    print_table(("feature", "why", "strength", "runs that kept it"), rows)

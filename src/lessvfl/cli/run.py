@@ -16,15 +16,8 @@ import typer
 
 from lessvfl.cli import results, run_config, start
 from lessvfl.cli.check import tell_changes
-from lessvfl.cli.job import DEFAULT_METHOD, JobOptions
-from lessvfl.cli.options import (
-    AsJson,
-    Device,
-    Quiet,
-    Track,
-    taking,
-    tracked,
-)
+from lessvfl.cli.job import DEFAULT_METHOD, JobOptions, LoadedJob
+from lessvfl.cli.options import AsJson, Device, Quiet, Track, taking, tracked
 from lessvfl.errors import DivergenceError, ProtocolError
 
 if TYPE_CHECKING:
@@ -64,6 +57,8 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a method on a data set or on a table of your own."""
+    from lessvfl.data.check import held_columns
+    from lessvfl.report import privacy
     from lessvfl.run import folder
     from lessvfl.status import Status
 
@@ -73,11 +68,14 @@ def run(
         folder.claim_new(out, overwrite)  # before the hours, not after them
     tell_changes(job, read.seeds[0], asked.data)
     _tell_bundle(job)
-    _tell_privacy(job, read.seeds)
+    held = held_columns(job.dataset, job.parties, job.settings.data, read.seeds[0])
+    spent = job.privacy(len(read.seeds), list(held)).get("privacy")
+    for line in privacy.lines(spent, "would spend"):
+        results.say(f"privacy: {line}", err=True)
     names = (job.settings.method, job.dataset.name)
     status = Status("" if out is None else out.name, *names, begun=start.began())
     with tracked(track, "-".join(names), out, status) as finish:
-        record = _run_and_save(*read, out, quiet, status, n_jobs=jobs)
+        record = _run_and_save(read, out, quiet, status, n_jobs=jobs)
         if out is not None:
             run_config.write(out, asked, device=device)
         _say(record, out, as_json)
@@ -121,12 +119,20 @@ def try_(
 
     tell_changes(read.job, read.seeds[0], asked.data)
     _tell_bundle(read.job)
-    watch = functools.partial(terminal.show, quiet=quiet, times=False)
-    how = localhost.Between(align, evaluation)
     title = f"{read.job.settings.method}-{read.job.dataset.name}"
     with tracked(track, title, out) as finish:
         record = localhost.run_all(
-            *read, out, port, tell, predict, watch, how, begun=start.began()
+            job=read.job,
+            seeds=read.seeds,
+            options=read.options,
+            target=read.target,
+            out=out,
+            port=port,
+            tell=tell,
+            predict=predict,
+            watch=functools.partial(terminal.show, quiet=quiet, times=False),
+            how=localhost.Between(align, evaluation),
+            begun=start.began(),
         )
         if out is not None:
             run_config.write(out, asked)
@@ -188,7 +194,7 @@ def _run_demos(jobs: dict[Path, Job], quiet: bool = True) -> None:
     for out, job in jobs.items():
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* one value in all training rows")
-            _run_and_save(job, DEMO_SEEDS, {}, False, out, quiet)
+            _run_and_save(LoadedJob(job, DEMO_SEEDS, {}), out, quiet)
         report.build(out)
 
 
@@ -221,10 +227,7 @@ def _in_second_process(
 
 
 def _run_and_save(
-    job: Job,
-    seeds: list[int],
-    options: dict[str, str],
-    target: bool,
+    read: LoadedJob,
     out: Path | None,
     quiet: bool,
     status: Status | None = None,
@@ -236,6 +239,7 @@ def _run_and_save(
     from lessvfl.run.simulate import Run
     from lessvfl.status import Status, terminal
 
+    job, seeds, options, target = read
     name = "" if out is None else out.name
     names = (name, job.settings.method, job.dataset.name)
     status = status or Status(*names, begun=start.began())
@@ -280,19 +284,8 @@ def _tell_bundle(job: Job) -> None:
         bundle = bundle_of(job.bundle)
         results.say(bundle.words(job.bundle), err=True)
         if changed := bundle.changed(job.settings.flat()):
-            said = f"--set changes it: {', '.join(changed)}"
-            results.say(f"{said}; what was measured is without that.", err=True)
-
-
-def _tell_privacy(job: Job, seeds: list[int]) -> None:
-    """Say on standard error what a run would spend of privacy, before it begins."""
-    from lessvfl.data.check import held_columns
-    from lessvfl.report import privacy
-
-    held = held_columns(job.dataset, job.parties, job.settings.data, seeds[0])
-    found = job.privacy(len(seeds), list(held)).get("privacy")
-    for line in privacy.lines(found, "would spend"):
-        results.say(f"privacy: {line}", err=True)
+            change = f"--set changes it: {', '.join(changed)}"
+            results.say(f"{change}; what was measured is without that.", err=True)
 
 
 def _say(record: RunRecord, out: Path | None, as_json: bool) -> None:

@@ -19,6 +19,7 @@ import typer
 
 from lessvfl import __version__
 from lessvfl.cli import start
+from lessvfl.cli.options import give_options, read_parties
 from lessvfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,37 +36,40 @@ ConfigOfRun = Annotated[
 TrustFile = Annotated[
     bool, typer.Option("--trust-code", help="Run the network code that --config names.")
 ]
-CODE = ("party_net", "fusion_net")  # settings that name code
+CODE = ("party_net", "fusion_net")  # settings that name code: maybe somebody else's
 
 
 def from_file(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the option ``--config``, a file of its other options."""
-    own = inspect.signature(command, eval_str=True).parameters
+    options = inspect.signature(command, eval_str=True).parameters
 
+    @functools.wraps(command)
     def call(
         ctx: typer.Context, config: Path | None, trust_code: bool, **given: Any
     ) -> None:
         if not given["quiet"] and (config or given["data"]):
             start.say(str(config or f"{given['method']} on {given['data']}"))
-        for name, value in {} if config is None else _read(config, own).items():
+        for name, value in {} if config is None else _read(config, options).items():
             source = ctx.get_parameter_source(name)
             if source is None or source.name != "COMMANDLINE":
-                if name == "set_" and not trust_code:
-                    _refuse_code(config, value)
+                for pair in value if name == "set_" and not trust_code else ():
+                    setting = pair.partition("=")[0].strip()
+                    if setting in CODE:
+                        raise ConfigError(
+                            f"The config file '{config}' must be trusted to name code "
+                            f"to run ('{setting}'), by '--trust-code'. Got no such "
+                            "word."
+                        )
                 given[name] = value
         command(**given)
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    added = [
-        inspect.Parameter("ctx", keyword, annotation=typer.Context),
-        inspect.Parameter("config", keyword, annotation=ConfigOfRun, default=None),
-        inspect.Parameter("trust_code", keyword, annotation=TrustFile, default=False),
-    ]
-    signed: Any = functools.wraps(command)(call)
-    signed.__signature__ = inspect.Signature([*own.values(), *added])
-    signed.__annotations__ = {
-        one.name: one.annotation for one in (*own.values(), *added)
-    }
+    of = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    added = (
+        of("ctx", annotation=typer.Context),
+        of("config", annotation=ConfigOfRun, default=None),
+        of("trust_code", annotation=TrustFile, default=False),
+    )
+    give_options(call, (*options.values(), *added))
     return call
 
 
@@ -83,17 +87,6 @@ def _read(path: Path, known: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
             kind, option = get_args(known[names[key]].annotation)
             values[names[key]] = _as_given(path, str(key), value, kind, option)
     return values
-
-
-def _refuse_code(path: Path | None, pairs: list[str]) -> None:
-    """Refuse settings of a file that name code: it may be somebody else's."""
-    for pair in pairs:
-        name = pair.partition("=")[0].strip()
-        if name in CODE:
-            raise ConfigError(
-                f"The config file '{path}' must be trusted to name code to run "
-                f"('{name}'), by '--trust-code'. Got no such word."
-            )
 
 
 def _as_given(path: Path, key: str, value: Any, kind: Any, option: Any) -> Any:
@@ -131,9 +124,9 @@ def _pairs(path: Path, key: str, value: Any) -> list[str]:
     if not isinstance(value, Mapping):
         raise _wrong(path, key, "names and values", value)
     pairs = []
-    for name, own in value.items():
-        several = own if isinstance(own, list) and key == "missing_values" else [own]
-        for one in several:
+    for name, given in value.items():
+        is_several = isinstance(given, list) and key == "missing_values"
+        for one in given if is_several else [given]:
             texts = one if isinstance(one, list) else [one]
             text = ",".join("none" if t is None else str(t) for t in texts)
             pairs.append(f"{name}={text}")
@@ -144,16 +137,17 @@ def _wrong(path: Path, key: str, allowed: str, value: Any) -> ConfigError:
     return ConfigError(f"The '{key}' in '{path}' must be {allowed}. Got {value!r}.")
 
 
-def write(folder: Path, asked: JobOptions, **own: Any) -> None:
+def write(folder: Path, asked: JobOptions, **others: Any) -> None:
     """Write what was asked for into a run folder, so that it can be asked again.
 
-    The files of parties and groups are in it as they are now.
+    The files of parties and groups are in it as they are now; `others` are options of
+    the command that are not of its job.
     """
     from lessvfl.data import write_yaml
 
-    values = asdict(asked) | own
+    values = asdict(asked) | others
     settings = dict(pair.split("=", 1) for pair in values.pop("set_") or [])
-    parties = asked.read_parties()
+    parties = read_parties(asked.parties)
     values |= {
         "data": _absolute(asked.data) if Path(asked.data).suffix else asked.data,
         "data_dir": asked.data_dir and _absolute(asked.data_dir),
@@ -163,12 +157,12 @@ def write(folder: Path, asked: JobOptions, **own: Any) -> None:
         "missing_values": asked.read_missing_values(),
         "settings": {name.strip(): text.strip() for name, text in settings.items()},
     }
-    said = {name: value for name, value in values.items() if value not in (None, {})}
+    given = {name: value for name, value in values.items() if value not in (None, {})}
     about = (
         f"What was run by lessvfl {__version__}; to run it again:\n"
         f"lessvfl run --config {FILE_NAME} --out ANOTHER_FOLDER"
     )
-    write_yaml(folder / FILE_NAME, said, about)
+    write_yaml(folder / FILE_NAME, given, about)
 
 
 def _absolute(path: str | Path) -> str:

@@ -27,7 +27,6 @@ from lessvfl.settings import (
     a_flag,
     a_float,
     an_int,
-    one_int_of,
     one_of,
     or_none,
     setting,
@@ -76,7 +75,7 @@ class Joint(settings.Section):
         "of joint training with up to 1,000 rows; falls with the square of more",
     )
     bits: int = setting(
-        one_int_of(*BITS), 32, "bits a value takes on its way: 4, 8, 16 or 32"
+        one_of(*BITS), 32, "bits a value takes on its way: 4, 8, 16 or 32"
     )
 
     def plan(

@@ -73,7 +73,7 @@ from lessvfl.core.trees.targets import TreeTargets
 from lessvfl.methods.base import Joint, RunMethod
 from lessvfl.methods.tree_queries import STAGE, Phase, QueriedHolders
 from lessvfl.methods.tree_sums import EXACT, ClearSums, SharedSums, SumsWay
-from lessvfl.settings import a_float, an_int, one_int_of, one_of, setting
+from lessvfl.settings import a_float, an_int, one_of, setting
 from lessvfl.terms import Event, Observer, PartyId
 from lessvfl.wire.parties import Parties
 
@@ -101,9 +101,7 @@ class GrowthConfig(Joint):
     column_share: float = setting(
         a_float(0.0, 1.0, open_low=True), 1.0, "columns that a round may use"
     )
-    gradient_bits: int = setting(
-        one_int_of(8, 16, 32), 16, "bits of a gradient on its way"
-    )
+    gradient_bits: int = setting(one_of(8, 16, 32), 16, "bits of a gradient on its way")
 
     @property
     def n_first(self) -> int:
@@ -167,7 +165,7 @@ class TreeConfig(GrowthConfig):
     """Settings of trees, and of selection against scrambled copies."""
 
     histogram_bits: int = setting(
-        one_int_of(8, 16, 32), 32, "bits of a sum on its way; 32: exact"
+        one_of(8, 16, 32), 32, "bits of a sum on its way; 32: exact"
     )
     secret: Literal["none", "sharing"] = setting(
         one_of("none", "sharing"),

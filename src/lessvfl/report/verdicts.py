@@ -134,8 +134,8 @@ def verdicts(record: RunRecord) -> list[FeatureVerdict]:
     elif (record.side, method) == ("server", "less-vfl-auto"):
         without = "not revealed"
     by_feature: dict[tuple[str, str], list[Strength]] = {}
-    for one in (one for run in record.runs for one in strengths(run)):
-        by_feature.setdefault((one.party, one.feature), []).append(one)
+    for each in (one for run in record.runs for one in strengths(run)):
+        by_feature.setdefault((each.party, each.feature), []).append(each)
     features = []
     for party, feature, n_kept, n_runs, norm in tables.feature_rows(record.runs):
         stays = 2 * n_kept >= n_runs

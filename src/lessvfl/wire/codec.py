@@ -325,9 +325,7 @@ KINDS: list[MessageKind] = [
     _kind(messages.Description),
     _kind(messages.Begin, BEGIN, read=_read_begin),
     _kind(
-        *(messages.Descend, DESCEND, "gradient", "rate"),
-        read=_read_descend,
-        repeats=True,
+        messages.Descend, DESCEND, "gradient", "rate", read=_read_descend, repeats=True
     ),
     _kind(messages.Embed),
     _kind(messages.Select, SELECT, read=_read_select),

@@ -194,7 +194,7 @@ class Front:
         self._is_closed = threading.Event()  # nobody is let in any more
         self._is_over = threading.Event()
         self._n_ended = 0  # of which no line has told
-        self._told = -math.inf
+        self._logged = -math.inf
         self._selector.register(self._woken, selectors.EVENT_READ)
         for listener in self._listeners:
             self._selector.register(listener, selectors.EVENT_READ)
@@ -260,12 +260,12 @@ class Front:
         for listener in self._listeners:
             if listener.fileno() >= 0:  # it rests where there was no descriptor
                 self._watch(listener, selectors.EVENT_READ)
-        if self._n_ended and now - self._told >= LINE_SECONDS:
+        if self._n_ended and now - self._logged >= LINE_SECONDS:
             log.warning(
                 "%d connections were ended that did not greet in time, or in few bytes",
                 self._n_ended,
             )
-            self._n_ended, self._told = 0, now
+            self._n_ended, self._logged = 0, now
 
     def _let_in(self, listener: Any) -> None:
         """Take the connections that wait in the system's queue."""

@@ -46,7 +46,7 @@ from lessvfl.wire.line import (
     PartyLine,
     part_of,
 )
-from lessvfl.wire.messages import Reply, Request, Traffic
+from lessvfl.wire.messages import Reply, Request
 
 SMALL = 1 << 16  # what is longer is worth a thread of its own
 STOPPED = "Another party has stopped the run."  # what the others hear of it
@@ -278,8 +278,9 @@ class Hub:
                     self.rules.went(line.party)
         except BaseException as error:
             self.fail(error)
-        finally:
-            line.finish()
+        finally:  # the last: the engine frees what it writes with
+            with line.lock:  # what is being written is waited for
+                line.ended.set()
 
     def fail(self, error: BaseException) -> None:
         """Have the server's thread raise an error that happened in another one."""
@@ -453,11 +454,6 @@ class Hub:
         self.rules.refused(party, why)
         log.warning("party '%s' sent no proper reply: %s", party, why)
         raise PartyLostError([party], why)
-
-    @property
-    def traffic(self) -> dict[PartyId, Traffic]:
-        """Return the bytes of frames so far."""
-        return self.bytes.traffic((*self.parties, *self._local))
 
     def hang_up(self, party: PartyId, why: Refusal | None = None) -> None:
         """End the connection of a party; it may come back."""

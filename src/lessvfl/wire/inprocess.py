@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lessvfl.terms import PartyId
-from lessvfl.wire.messages import Reply, Request, Traffic
+from lessvfl.wire.messages import Reply, Request
 
 
 @dataclass
@@ -14,7 +14,6 @@ class InProcess:
     """The simulator's transport."""
 
     handlers: Mapping[PartyId, Callable[[Request], Reply]]  # every party's ``handle``
-    traffic: Mapping[PartyId, Traffic] = field(default_factory=dict)
 
     def exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:
         """Let every party answer its request."""

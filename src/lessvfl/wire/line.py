@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,14 +97,6 @@ class PartyLine:
             if last is not None and not self.ended.is_set():
                 self.stream.write(last)
 
-    def finish(self) -> None:
-        """Have nothing written any more, and wait for what is being written.
-
-        Whoever carries the stream calls it last: the engine frees what it writes with.
-        """
-        with self.lock:
-            self.ended.set()
-
     def end(self, last: bytes | None) -> None:
         """End the stream after a last frame."""
         self.last = last
@@ -113,7 +105,7 @@ class PartyLine:
 
 
 class ByteCount:
-    """Bytes by party, whether of "frames" or at the "socket", by part and direction.
+    """Bytes of all parties, of "frames" or at the "socket", by part and direction.
 
     The socket is known where the engine tells; its bytes are those of TCP's streams,
     TLS and all frames included. What passed before a frame came, and after the one
@@ -121,7 +113,7 @@ class ByteCount:
     """
 
     def __init__(self) -> None:
-        self._bytes: Counter[tuple[PartyId, str, str, str]] = Counter()
+        self._bytes: Counter[tuple[str, str, str]] = Counter()
         self._lock = threading.Lock()
 
     def add(
@@ -144,23 +136,12 @@ class ByteCount:
                 ("socket", part, "down", now.down - before.down),
             ):
                 if n_bytes:
-                    self._bytes[line.party, of, part_there, way] += n_bytes
-
-    def traffic(self, parties: Sequence[PartyId]) -> dict[PartyId, Traffic]:
-        """Return the bytes of these parties' frames so far."""
-        sums = {party: Counter[str]() for party in parties}
-        with self._lock:
-            for (party, of, _, way), n_bytes in self._bytes.items():
-                sums[party][way] += n_bytes * (of == "frames")
-        return {party: Traffic(n["up"], n["down"]) for party, n in sums.items()}
+                    self._bytes[of, part_there, way] += n_bytes
 
     def by_part(self) -> Counter[tuple[str, str, str]]:
-        """Return the bytes so far of all parties."""
-        sums: Counter[tuple[str, str, str]] = Counter()
+        """Return the bytes so far by what they are of, part and direction."""
         with self._lock:
-            for (_, of, part, way), n_bytes in self._bytes.items():
-                sums[of, part, way] += n_bytes
-        return sums
+            return self._bytes.copy()
 
 
 def part_of(request: Any) -> str:

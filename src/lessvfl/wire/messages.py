@@ -204,11 +204,6 @@ class Traffic:
 class Transport(Protocol):
     """A way to carry messages: every reply, or an error."""
 
-    @property
-    def traffic(self) -> Mapping[PartyId, Traffic]:
-        """Return the bytes on the wire so far."""
-        ...
-
     def exchange(self, requests: Mapping[PartyId, Request]) -> dict[PartyId, Reply]:
         """Deliver one request a party and return every party's reply."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,26 +15,19 @@ from lessvfl.wire.due import BlockShape, Bound, Complaint, Due
 from lessvfl.wire.parties import Parties
 
 
+@dataclass
 class ReplyRules:
     """What replies in one run must be like."""
 
-    def __init__(
-        self,
-        n_rows: tuple[int, int],
-        embedding_size: int,
-        dtype: torch.dtype,
-        seed: int = 0,
-        blocks: Tensor | None = None,
-        offer: int = 0,  # the most bytes of one in the alignment
-    ) -> None:
-        self.n_train, self.n_test = n_rows
-        self._seed, self._blocks = seed, blocks  # which say what is held out
-        self.embedding_size = embedding_size  # the most, at the start
-        self.dtype = dtype
-        self.server: Parties | None = None  # once the parties are described
-        self._offer = offer
-        self._at: dict[PartyId, tuple[TrainPlan, int]] = {}  # step in a stage
-        self._batches: dict[TrainPlan, Batches] = {}
+    n_rows: tuple[int, int]  # training rows, test rows
+    embedding_size: int  # the most, at the start
+    dtype: torch.dtype
+    seed: int = 0
+    blocks: Tensor | None = None  # with the seed these say what is held out
+    offer: int = 0  # the most bytes of a message in the alignment
+    server: Parties | None = None  # once the parties are described
+    _at: dict[PartyId, tuple[TrainPlan, int]] = field(default_factory=dict)  # step
+    _batches: dict[TrainPlan, Batches] = field(default_factory=dict)
 
     def due(self, party: PartyId, request: Any) -> Due:
         """Return what may come in reply to a request, which goes out now."""
@@ -44,22 +38,24 @@ class ReplyRules:
             answer = due.answer(request.expects, request.stage)
             return Due({messages.QueryReply: answer})
         if not isinstance(request, messages.Billed):
-            return due.replies(request, {control.Align: Bound(self._offer)})
+            return due.replies(request, {control.Align: Bound(self.offer)})
         assert self.server is not None
         size = self.server.sizes[party]
         n_rows = self._rows_due(party, request)
         if n_rows is None:
             return Due({messages.Done: self._end(party, request, size)})
-        block = BlockShape((n_rows, size), self.dtype, self._bits_due(party, request))
-        is_ahead = not isinstance(request, messages.Embed)
-        return Due({messages.Embedding: due.embedding(block, request.stage, is_ahead)})
+        asked = request if isinstance(request, messages.Embed) else self._at[party][0]
+        bits = asked.bits if asked.bits < 32 else 8 * self.dtype.itemsize
+        block = BlockShape((n_rows, size), self.dtype, bits)
+        bound = due.embedding(block, request.stage, is_ahead=asked is not request)
+        return Due({messages.Embedding: bound})
 
     def _describes(self, party: PartyId) -> Complaint:
         """Return what compares a description with what is known of a party."""
 
         def complaint(reply: codec.Fields, specs: codec.Specs) -> str | None:
             size = min(max(1, reply.embedding_size), self.embedding_size)
-            right = messages.Description(party, self.n_train, size)
+            right = messages.Description(party, self.n_rows[0], size)
             if reply == right:
                 return None
             return f"A party must be described as it is, {right}. Got {reply}."
@@ -97,7 +93,12 @@ class ReplyRules:
         """Return how many rows a reply must have; None: the end of the stage."""
         match request:
             case messages.Embed():
-                return self._rows_embedded(request)
+                if request.n_rows is not None:
+                    return request.n_rows
+                n_train, n_test = self.n_rows
+                n_rows = n_train if request.rows == "train" else n_test
+                some = parts(n_rows)[request.part]
+                return int(some.stop - some.start)
             case messages.Begin(plan, done):
                 self._at[party] = (plan, done)
             case messages.Descend(last=last):
@@ -109,22 +110,9 @@ class ReplyRules:
                 return None
         plan, done = self._at[party]
         if plan not in self._batches:
-            self._batches = {plan: plan.batches(self.n_train, self._seed, self._blocks)}
+            self._batches = {plan: plan.batches(self.n_rows[0], self.seed, self.blocks)}
         batches = self._batches[plan]
         if done == batches.n_steps(plan.n_epochs):
             return None
         start = done % batches.n_per_epoch * batches.batch_size
         return min(batches.batch_size, batches.n_used - start)
-
-    def _rows_embedded(self, request: messages.Embed) -> int:
-        if request.n_rows is not None:
-            return request.n_rows
-        n_rows = self.n_train if request.rows == "train" else self.n_test
-        some = parts(n_rows)[request.part]
-        return int(some.stop - some.start)
-
-    def _bits_due(self, party: PartyId, request: Any) -> int:
-        """Return in how many bits a reply's values must be."""
-        embeds = isinstance(request, messages.Embed)
-        bits = request.bits if embeds else self._at[party][0].bits
-        return int(bits) if bits < 32 else 8 * self.dtype.itemsize

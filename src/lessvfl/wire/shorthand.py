@@ -37,12 +37,12 @@ class Shorthand:
     """The runs and fields that went one way over a connection, by kind."""
 
     def __init__(self) -> None:
-        self._said: dict[int, list[tuple[bytes, bytes]]] = {}
+        self._known: dict[int, list[tuple[bytes, bytes]]] = {}
 
     def shorten(self, data: bytes) -> bytes:
         """Return a whole frame as it travels."""
         place, number, header = _read(data)
-        known = self._said.get(place, ())
+        known = self._known.get(place, ())
         if header not in known or len(data) > LONGEST or number >= MOST_NUMBER:
             self._remember(place, header)
             return data
@@ -61,7 +61,7 @@ class Shorthand:
             return data
         _, code, number, checksum = HEAD.unpack_from(data)
         place, which = divmod(code, MOST)
-        known = self._said.get(place, ())
+        known = self._known.get(place, ())
         if which >= len(known):
             raise ProtocolError(
                 "A short frame must follow a whole one of its kind. Got number "
@@ -76,7 +76,7 @@ class Shorthand:
         """Remember run and fields, unless they are long or of an unknown kind."""
         if len(header[1]) > codec.LONG_FIELDS or place >= len(codec.KINDS):
             return
-        known = self._said.setdefault(place, [])
+        known = self._known.setdefault(place, [])
         if header not in known:
             known.append(header)
             del known[:-MOST]

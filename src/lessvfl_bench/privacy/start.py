@@ -117,10 +117,6 @@ class _FirstStep:
 
     inner: messages.Transport
 
-    @property
-    def traffic(self) -> Mapping[PartyId, messages.Traffic]:
-        return self.inner.traffic
-
     def exchange(
         self, requests: Mapping[PartyId, messages.Request]
     ) -> dict[PartyId, messages.Reply]:

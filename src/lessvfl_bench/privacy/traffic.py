@@ -63,11 +63,6 @@ class Recording:
         assert self.inner is not None
         return self.inner
 
-    @property
-    def traffic(self) -> Mapping[PartyId, messages.Traffic]:
-        """Return the bytes on the wire so far."""
-        return self._transport.traffic
-
     def exchange(
         self, requests: Mapping[PartyId, messages.Request]
     ) -> dict[PartyId, messages.Reply]:
@@ -116,11 +111,6 @@ class LargerSteps:
     inner: messages.Transport
     party: PartyId
     factor: float
-
-    @property
-    def traffic(self) -> Mapping[PartyId, messages.Traffic]:
-        """Return the bytes on the wire so far."""
-        return self.inner.traffic
 
     def exchange(
         self, requests: Mapping[PartyId, messages.Request]
