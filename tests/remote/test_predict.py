@@ -317,7 +317,8 @@ def test_a_party_sends_kept_components_and_nothing_else(folder):
     with a_session(folder) as (predictor, _):
         sizes = {name: load(folder / name).n_components for name in HELD}
         assert dict(zip(HELD, predictor.model.sizes, strict=True)) == sizes
-        rules, sent = predictor.hub.rules, Counter()
+        rules = predictor.hub.rules
+        sent: Counter[str] = Counter()
 
         def carried(party, request, n_up, n_down):
             sent[party] += n_up
