@@ -79,7 +79,7 @@ def train_jointly(
 def _risk_held_out(
     parties: Parties, fusion: Network, labels: Labels, plan: TrainPlan, rows: Tensor
 ) -> float:
-    """Ask for the embeddings of the rows held out; return the loss there."""
+    """Ask parties to embed the training rows of these numbers; return the mean loss."""
     H = concatenate(parties.embed(plan.stage, "train", len(rows), plan.bits))
     fusion.train(False)
     with torch.no_grad():
@@ -211,7 +211,7 @@ def with_lambda(
 
 
 def adaptive_weights(norms: Tensor, power: float) -> Tensor:
-    """Return 1 / norm^power of every group, scaled so that the median group has 1.
+    """Return 1 / (norm / median norm)^power of every group, (n_groups,), within bounds.
 
     The adaptive group lasso (Section 6 of the paper, future work): what is large after
     pre-training is penalised less.

@@ -84,7 +84,7 @@ class Party:
         return self.model.features.kept
 
     def handle(self, request: messages.Request) -> messages.Reply:
-        """Answer one request."""
+        """Answer one request of the server; ProtocolError where it is not due."""
         match request:
             case messages.Describe():
                 return messages.Description(
@@ -224,7 +224,7 @@ class Party:
         return self._done(request.stage)
 
     def _features_needed(self, plan: SelectPlan) -> Tensor:
-        """Return the groups that stage 3 of the paper keeps, (n_groups,)."""
+        """Train by stage 3; return which groups it keeps, a mask (n_groups,)."""
         X, net, who = self.model.X_train, self.net, f"party '{self.name}'"
         membership = self.model.features.membership(X.dtype)
         loss = algorithm.matching_loss(net, X, plan)
@@ -247,7 +247,7 @@ class Party:
         return messages.Done(stage, True, messages.Block(self.model.constant))
 
     def _query(self, request: messages.Query) -> messages.Reply:
-        """Take a step of the method's own protocol."""
+        """Answer a query of the method's own protocol; at its end say it is done."""
         answer = self._queries.answer(
             request.step, request.arrays, is_due=self._training is None
         )
@@ -271,7 +271,7 @@ class Party:
         return messages.Embedding(request.stage, block)
 
     def rows_of(self, request: messages.Embed) -> Rows:
-        """Return the rows asked for: a part of all, those held out, or a sample."""
+        """Return the training rows asked for: a part, those held out, or a sample."""
         training, X = self._training, self.model.X_train
         if request.n_rows is None:
             return self.part_of(request)
@@ -298,7 +298,7 @@ class Party:
     # ------------------------------------------------------------- what a run leaves
 
     def features_now(self) -> Tensor:
-        """Return the features in use, (n_features,), also during proximal steps.
+        """Return which features are in use, a mask (n_features,), also amid training.
 
         For the party's own eyes: no message carries it.
         """
@@ -308,7 +308,7 @@ class Party:
         return self.kept if groups is None else self.model.features.of_groups(groups)
 
     def outcome(self) -> Outcome:
-        """Return what the party ends the run with."""
+        """Return network, features kept and their importance at the end of a run."""
         net, slots, constant = self.model.ending()
         importance = finite(
             f"The weights of the features of party '{self.name}'",
@@ -328,7 +328,7 @@ class Party:
 
     @property
     def state(self) -> PartyState:
-        """Return all that changes in a run."""
+        """Return model, shadows, queries and training, all that changes in a run."""
         return PartyState(
             self.model.state,
             shadows=self._shadows.state,
@@ -337,7 +337,7 @@ class Party:
         )
 
     def resume(self, state: PartyState) -> None:
-        """Go on with what :attr:`state` was; this party must be a fresh one."""
+        """Go on from a state that :attr:`state` gave; this party must be a new one."""
         self.model.resume(state.model)
         self._shadows.state = state.shadows
         self._queries.resume(state.queries)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015), or AdamW (Loshchilov and Hutter, 2019).
+    """Adam (Kingma and Ba, 2015), if `decoupled` AdamW (Loshchilov and Hutter, 2019).
 
-    The same numbers as ``torch.optim`` with ``fused=True``. Its classes are not used
-    because making the first object loads PyTorch's compiler, which takes longer than a
-    small run, and because every step then looks up what never changes, which takes
-    longer than the kernel.
+    `lr` is the learning rate. The numbers are those of ``torch.optim`` with
+    ``fused=True``. Its classes are not used because making the first object loads
+    PyTorch's compiler, which takes longer than a small run, and because every step then
+    looks up what never changes, which takes longer than the kernel.
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float, *, decoupled: bool) -> None:
@@ -29,7 +29,7 @@ class Adam:
         self._squares = [torch.zeros_like(param) for param in self._params]
 
     def step(self, grads: Sequence[Tensor]) -> None:
-        """Step along these gradients."""
+        """Change the parameters by one step along `grads`, given in their order."""
         (group,) = self.param_groups
         self._step.add_(1)
         self._kernel(
@@ -49,7 +49,7 @@ class Adam:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every parameter, by its number, as PyTorch names it."""
+        """Return step count and moments of every parameter by number, like PyTorch."""
         both = zip(self._means, self._squares, strict=True)
         return {
             "state": {
@@ -68,7 +68,7 @@ class Adam:
 class SGD:
     """Stochastic gradient descent: the same numbers as ``torch.optim.SGD``.
 
-    Made here for the same reason as :class:`Adam`.
+    `lr` is the learning rate. Made here for the same reason as :class:`Adam`.
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float) -> None:
@@ -76,7 +76,7 @@ class SGD:
         self._params = [param.detach() for param in params]
 
     def step(self, grads: Sequence[Tensor]) -> None:
-        """Step along these gradients."""
+        """Change the parameters by one step along `grads`, given in their order."""
         (group,) = self.param_groups
         along = list(grads)
         if group["weight_decay"]:

@@ -41,7 +41,7 @@ ROUNDING = 1e-12  # of a variance, below which labels are all equal
 
 
 def _poisson_table() -> NDArray[np.float32]:
-    """Return Poisson numbers of mean 1, by 16 random bits."""
+    """Return 2^16 Poisson numbers of mean 1: 16 random bits as a place draw one."""
     below, term, table = 0.0, np.exp(-1.0), np.empty(1 << 16, dtype=np.float32)
     for number in range(20):
         table[round(below * (1 << 16)) :] = number
@@ -107,11 +107,11 @@ def score_intervals(
     scores: Sequence[Mapping[str, float | None]],
     lead: str,
 ) -> tuple[dict[str, Interval | None], list[Interval | None]]:
-    """Return the intervals of a model's scores, and of what each party adds to one.
+    """Return 95 % intervals of a model's scores, and of what each party adds to one.
 
     `outputs` (n, 1) or (n, C) are what the fusion network says with all parties and
-    then without each, and `scores` are theirs. What a party adds is how much the
-    `lead` falls without it in the same resamples.
+    then without each; `scores` are the scores of each of these. What a party adds is
+    how much the score named `lead` falls without it in the same resamples.
     """
     drawn = Resamples.draw(len(rows.y), rows.blocks)
     n_ranked = 1 if lead in DECIDED else len(outputs)
@@ -165,7 +165,7 @@ def _resampled(
 
 
 def _decided(rows: ResampledRows, drawn: Resamples, z: Tensor) -> dict[str, Values]:
-    """Return the scores of the classes that are decided on."""
+    """Return accuracy and balanced accuracy of fusion outputs z in every resample."""
     n_classes, y = max(2, z.shape[1]), rows.y.long()
     decided = z if rows.offsets is None else z + rows.offsets
     cells = _array(2 * y + is_right(decided.unsqueeze(1), y).squeeze(1))
@@ -224,7 +224,7 @@ def _by_rank(
 
 
 def _area(hits: NDArray[np.float64], others: NDArray[np.float64]) -> Values:
-    """Return the area under the ROC curve; rows of one rank tie."""
+    """Return the area under the ROC curve, given weights by rank; ties count half."""
     below = others.cumsum(axis=0) - others / 2
     return np.asarray(
         (hits * below).sum(axis=0) / (hits.sum(axis=0) * others.sum(axis=0))
@@ -241,7 +241,7 @@ def _mean_precision(hits: NDArray[np.float64], others: NDArray[np.float64]) -> V
 
 
 def _r2(drawn: Resamples, predicted: NDArray[Any], y: NDArray[Any]) -> Values:
-    """Return the coefficient of determination."""
+    """Return R² in every resample of predictions (n,) for labels y (n,)."""
     predicted, y = predicted.astype(np.float64), y.astype(np.float64)
     unit = max(float(np.abs(y - y.mean()).max()), SMALLEST)
     residual, y = (y - predicted) / unit, (y - y.mean()) / unit

@@ -64,7 +64,7 @@ class ChainRule:
         return list(zip(weights, tensors[1::2], strict=True))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (n, in) to (n, out)."""
+        """Map rows (n, in) to outputs (n, out), and remember what `back` needs."""
         act = ACTIVATIONS[self._activation]
         x = with_pieces(x, self._pieces)
         self._ins, self._sums = [], []

@@ -17,13 +17,13 @@ def keep_beyond_chance(
     n_copies: int,
     false_share: float,
 ) -> tuple[Tensor, float]:
-    """Return which features score beyond chance, (G,), and their false share.
+    """Return which features score beyond chance, (G,), and the false share of these.
 
-    `scramble` returns the scores (G,) of a copy in which rows and classes have nothing
-    to do with each other. A score counts in standard deviations of the feature's own
-    copies, so that one with many bins has no advantage; a copy's own score in those of
-    the other copies. The limit is the least that few scores of copies pass, and at
-    which as many features as they say would pass by chance are at most `false_share` of
+    `scores` (G,) are of the features; `scramble` returns the scores (G,) of a copy in
+    which rows and classes have nothing to do with each other, and is called `n_copies`
+    times. A score counts in standard deviations of the feature's own copies, a copy's
+    in those of the other copies. The limit is the least that few scores of copies pass,
+    and at which the features expected to pass by chance are at most `false_share` of
     those that do.
     """
     copies = torch.stack([scramble() for _ in range(n_copies)])  # (copies, G)

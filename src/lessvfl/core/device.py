@@ -52,10 +52,10 @@ def use_threads(n_threads: int) -> None:
 
 @contextlib.contextmanager
 def threads_for(n_products: int) -> Iterator[None]:
-    """Compute with the threads that pay for steps of that many multiplications.
+    """Within the context, compute with as many threads as `n_products` are worth.
 
-    Small steps get one: a second thread costs more than it brings, and takes the core
-    from other processes. More than PyTorch was set to are never used.
+    These are the multiplications of a step. Small steps get one thread: a second costs
+    more than it brings. More than PyTorch was set to are never used.
     """
     before, wanted = torch.get_num_threads(), 1
     if n_products >= WORTH_THREADS:  # on cores that are free now
@@ -70,7 +70,7 @@ def threads_for(n_products: int) -> Iterator[None]:
 
 
 def keep_freed_memory(n_bytes: int = 1 << 28) -> None:
-    """Have malloc keep what is freed, up to that much, for the next message or batch.
+    """Have malloc keep up to `n_bytes` of freed memory for the next message or batch.
 
     By default glibc gives a block of a MiB back when it is freed, and getting its pages
     again costs more than copying it. Other systems have no such call.

@@ -47,7 +47,7 @@ class TrainingEnd:
         return step % LOOK_EVERY == 0 and step < float(self.state[2])
 
     def see(self, loss: float, step: int) -> None:
-        """Learn the loss of the rows held out."""
+        """Take the loss of the rows held out, looked at before `step`."""
         best, waited, _ = self.state.tolist()
         waited = 0 if loss < best * (1 - BETTER) else waited + 1
         falls = step if waited >= PATIENCE else self._latest

@@ -70,7 +70,7 @@ class FeatureMap:
         return groups[self.feature_groups]
 
     def groups_of(self, features: Sequence[bool]) -> Tensor:
-        """Return the groups that these features are in, (n_groups,)."""
+        """Return a mask (n_groups,) of the groups that chosen features are in."""
         groups = torch.zeros_like(self.groups)
         chosen = [i for i, is_chosen in enumerate(features) if is_chosen]
         groups[self.feature_groups[chosen]] = True
@@ -81,7 +81,7 @@ class FeatureMap:
         return replace(self, groups=groups, has_removed=True)
 
     def membership(self, dtype: torch.dtype) -> Tensor | None:
-        """Return which slot belongs to which group, None where each is its own."""
+        """Return 1 where a slot is in a group, (slots, n_groups); None: each alone."""
         if self.n_groups == len(self.slot_groups):
             return None
         one_hot = torch.nn.functional.one_hot(self.slot_groups, self.n_groups)
@@ -102,7 +102,7 @@ class FeatureMap:
 
 
 def _feature_groups(column_groups: Tensor, features: Tensor) -> Tensor:
-    """Return the group of every feature, by any of its columns."""
+    """Return the group of every feature, given group and feature of each column."""
     known = dict(zip(features.tolist(), column_groups.tolist(), strict=True))
     groups = [known[feature] for feature in range(len(known))]
     return torch.tensor(groups, dtype=torch.long).to(features.device)

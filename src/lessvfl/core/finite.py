@@ -14,7 +14,7 @@ T = TypeVar("T", bound=Tensor | Iterable[float | None])
 
 
 def finite(what: str, values: T) -> T:
-    """Return numbers as they are, or refuse NaN and infinite ones.
+    """Return `values` unchanged; DivergenceError if one is NaN or infinite.
 
     `what` says whose numbers they are, as in "The scores of party 'bank'"; None stands
     for a number that is known not to exist.

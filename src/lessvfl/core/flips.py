@@ -12,12 +12,11 @@ from lessvfl.terms import Task
 
 
 def margins(z: Tensor, start: Tensor, task: Task) -> Tensor:
-    """Return how much is missing to a flip, (n,); 0 or less: it has come.
+    """Return how far each row is from a flipped prediction, (n,); 0 or less: flipped.
 
-    `z` is what the fusion network says of changed rows, `start` of the same rows as
-    they are, (n, 1) or (n, C). A class flips where another one has as large a
-    logit; an amount where it moved by the standard deviation of these rows' `start`,
-    towards their mean.
+    `z` is what the fusion network says of changed rows, `start` of the unchanged ones,
+    (n, 1) or (n, C). A class flips where another one has as large a logit; an amount
+    where it moved by the standard deviation of these rows' `start`, towards their mean.
     """
     if task == "multiclass":
         before = start.argmax(dim=1, keepdim=True)
@@ -31,12 +30,12 @@ def margins(z: Tensor, start: Tensor, task: Task) -> Tensor:
 
 
 class Changes:
-    """A party's changes of rows (n, columns), at first none.
+    """A party's changes of rows X (n, columns), at first none, that flip predictions.
 
     They minimise what is missing to a flip plus a price on every row's group norms, by
-    proximal steps. The price is a share of the least one at which a row would stay as
-    it is, the largest norm of a group's gradient; a step moves no group further than
-    the step size.
+    proximal steps; groups are those of `features`. The price is a share of the least
+    one at which a row would not change, the largest norm of a group's gradient; a step
+    moves no group further than the step size.
     """
 
     def __init__(self, X: Tensor, features: FeatureMap, net: Network) -> None:
@@ -56,7 +55,7 @@ class Changes:
         return self._passes.forward(self._X + self.delta)
 
     def slope(self, gradient: Tensor) -> Tensor:
-        """Take a gradient by the embeddings; return the largest of a group, (n,)."""
+        """Take dL/dh (n, E); return each row's largest norm of a group's slope (n,)."""
         self._slope = self._passes.back(gradient)[-1]
         self._largest = self._norms(self._slope).amax(dim=1)
         return self._largest

@@ -65,7 +65,7 @@ class Gates:
         return density * (self.lam / (self.sigma * math.sqrt(2 * math.pi)))
 
     def fold(self, w: Tensor, slots: Tensor) -> None:
-        """Multiply input weights (out, slots, ...) by their gates, in place.
+        """Multiply input weights (out, slots, ...), in place, by their columns' gates.
 
         `slots` (columns,) is the slot of every column.
         """

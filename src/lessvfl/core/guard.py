@@ -57,7 +57,7 @@ class EmbeddingGuard:
         return net.behind(self)
 
     def clear(self, h: Tensor, net: Network, X: Tensor) -> Tensor:
-        """Return embeddings h of rows X as they would be without the noise."""
+        """Return h (n, E), embeddings by `net` of rows X, as they are without noise."""
         if not self.inside:
             return self.mechanism.clipped(h)
         with torch.no_grad():

@@ -22,10 +22,10 @@ def choose_components(
 ) -> Tensor:
     """Find the components that matter along a path of lambdas, at the server alone.
 
-    `H` (n, E) is of the rows that were asked for, `sizes` the number of components of
-    every party. Returns K as a mask (E,). One component of every party stays, its
-    strongest: whether a party matters is for its features to say, which a short
-    pre-training may not have got to.
+    `H` (n, E) are embeddings of the training rows `rows`, `sizes` the number of
+    components of every party. Returns K as a mask (E,). One component of every party
+    stays, its strongest: whether a party matters is for its features to say, which a
+    short pre-training may not have got to.
     """
     n_outputs = int(labels.y.max()) + 1 if labels.task == "multiclass" else 1
     asked = labels.at(rows)
@@ -96,7 +96,7 @@ def _head_path(
 
 
 def _offset(labels: Labels, n_outputs: int) -> Tensor:
-    """Return what a head without components would say of every row, (1, C)."""
+    """Return the best constant output for these labels, (1, C): value or logits."""
     y = labels.y
     weight = torch.ones_like(y) if labels.weight is None else labels.weight
     weight = weight.double()

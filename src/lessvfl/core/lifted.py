@@ -104,7 +104,7 @@ class Lifted(Network):
         self._module.train(mode)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map (n, columns) to (n, n_outputs)."""
+        """Map (n, columns), those still kept, to (n, n_outputs)."""
         if self._scatter is not None:
             columns, n_before = self._scatter
             n_rows = x.shape[0]  # not len(x): ONNX would have it as a constant
@@ -119,7 +119,7 @@ class Lifted(Network):
     def narrow(
         self, slots: Tensor | None = None, outputs: Tensor | None = None
     ) -> Lifted:
-        """Keep these slots and outputs; weights keep their values.
+        """Return a copy with the slots and outputs where these masks are True.
 
         What cannot be cut out of the module is fed zeros, or sliced from its output.
         """
@@ -190,7 +190,7 @@ class Lifted(Network):
         return Alone(self)
 
     def state(self) -> dict[str, Tensor]:
-        """Return parameters and buffers, which a state_dict has only in part."""
+        """Return all parameters and buffers by name, more than a state_dict has."""
         values = {
             **dict(self._module.named_parameters()),
             **dict(self._module.named_buffers()),
@@ -213,9 +213,9 @@ class Alone(nn.Module):
 
 
 def widen(cut: Network, whole: Network, slots: Tensor) -> Network:
-    """Return a network with all slots again, those that were cut away at zero.
+    """Return a network as large as `whole` with the values of `cut`, zero elsewhere.
 
-    Values are those of `cut`, narrowed from `whole` to the `slots` (slots,).
+    `cut` was narrowed from `whole` to the input slots of the mask `slots` (slots,).
     """
     net = whole.narrow()
     with torch.no_grad():

@@ -16,7 +16,7 @@ N_FACTORS = 8  # of what features say together: 1, and half of the one before
 
 
 def split_rows(n_rows: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the rows that decide how many features stay, and the others, (n,)."""
+    """Return the row numbers that decide how many features stay, and the others."""
     order = sample_rows(n_rows, n_rows, seed)
     n = min(MOST_HELD_OUT, round(HELD_OUT * n_rows))
     return order[:n], order[n:]
@@ -28,7 +28,7 @@ def above(scores: Tensor, largest: float, place: int) -> Tensor:
 
 
 def at_limits(scores: Tensor, largest: float) -> Tensor:
-    """Return which features reach every limit, (N_LIMITS, G)."""
+    """Return which features reach each of the limits, a mask (N_LIMITS, G)."""
     return torch.stack([above(scores, largest, place) for place in range(N_LIMITS)])
 
 
@@ -60,12 +60,12 @@ def choose_limit(losses: Tensor) -> Tensor:
 
 
 def class_losses(sums: Tensor, y: Tensor, counted: Tensor, n_classes: int) -> Tensor:
-    """Return how far what bins say together is from the class of rows, (n, limits).
+    """Return the loss of each row's class by every limit's features, (n, limits).
 
-    `sums` (n, limits x C) are of ``binning.log_odds``, `y` (n,) classes, `counted`
-    those of the rows that bins were counted of. Features that depend on each other say
-    the same more than once, so that the sum counts by the factor, the same for all
-    rows, with which it fits best.
+    `sums` (n, limits x C) add up ``binning.log_odds`` of a row's bins, `y` (n,) are
+    classes, `counted` those of the rows that bins were counted of. Features that depend
+    on each other say the same more than once, so that sums are multiplied by the
+    factor, the same for all rows, with which they fit best.
     """
     prior = torch.bincount(counted, minlength=n_classes).clamp_min(1).double().log()
     sums = sums.double().view(len(y), N_LIMITS, -1)

@@ -61,10 +61,10 @@ def _drawn(likely: Tensor, flips: float, n_classes: int) -> Tensor:
 
 
 def huber(error: Tensor, delta: float) -> Tensor:
-    """Return e² up to |e| = δ, and 2 δ |e| - δ² beyond (Huber, 1964).
+    """Return e² up to |e| = δ, and 2 δ |e| - δ² beyond, for errors e (Huber, 1964).
 
-    As it is: near 0 it is the squared error itself, and its second derivative is at
-    most that one's, 2.
+    Near 0 it is the squared error itself; its second derivative is at most 2, as that
+    of the squared error.
     """
     size = error.abs()
     inside = size.clamp_max(delta)
@@ -87,10 +87,10 @@ def dispersion(z: Tensor, y: Tensor, huber_delta: float | None = None) -> Tensor
 
 
 def proxy_loss(h: Tensor, target: Tensor, divisor: Tensor | int) -> Tensor:
-    """Return H_B, (...): squared differences, mean over the rows.
+    """Return H_B, (...): squared differences of h and `target` (..., b, K).
 
-    Sum over the components in K_m as in the paper (`divisor` 1), or their mean as in
-    the released code (`divisor` |K_m|).
+    Mean over rows; sum over the components in K_m as in the paper (`divisor` 1), or
+    their mean as in the released code (`divisor` |K_m|).
     """
     return (h - target).square().sum(dim=(-2, -1)) / (h.shape[-2] * divisor)
 
@@ -131,7 +131,7 @@ class Labels:
         return torch.cat(parts, dim=1)
 
     def at(self, rows: Rows) -> Labels:
-        """Return the labels of some rows."""
+        """Return the labels of some rows, with their weights and blocks."""
         weight, blocks = (
             None if values is None else take(values, rows)
             for values in (self.weight, self.blocks)

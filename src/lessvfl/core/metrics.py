@@ -25,13 +25,13 @@ def measure(
     names: Collection[str] | None = None,
     positive: int = 1,
 ) -> dict[str, Tensor]:
-    """Return the measures of a task, each without an axis.
+    """Return the scores of predictions by measure name, each a tensor without an axis.
 
-    They are R2 of a regression; of classes those of what is decided, and what ranks
-    rows (`auc`, `average_precision`), unless `names` are given that leave it out.
     `z` (n, 1) or (n, C) is what the fusion network gives, `y` (n,) the labels;
-    `offsets` (1,) or (C,) are added to it where a class is decided on. Of two classes
-    the average precision is that of the `positive` one.
+    `offsets` (1,) or (C,) are added to it where a class is decided on. A regression has
+    R²; classes have (balanced) accuracy, and `auc` and `average_precision` unless
+    `names` leave them out. Of two classes the average precision is that of the
+    `positive` one.
     """
     if task == "regression":
         return {"r2": r2(z.squeeze(1), y)}
@@ -69,10 +69,10 @@ def predicted_shares(z: Tensor, offsets: Tensor | None = None) -> Tensor:
 def constant(
     y_train: Tensor, y: Tensor, task: Task, n_classes: int, positive: int = 1
 ) -> dict[str, Tensor]:
-    """Return the measures of what predicts the same for every row.
+    """Return the scores on labels `y` of predicting the same for every row.
 
-    That is the most frequent class of the training rows, or their mean. All rows tie,
-    so that the area is one half and the average precision the share of positives.
+    That is the most frequent class of `y_train`, or its mean. All rows tie, so that the
+    area is one half and the average precision the share of `positive`.
     """
     if task == "regression":
         z = y_train.double().mean().expand(len(y), 1)
@@ -140,8 +140,8 @@ def balanced_accuracy(hits: Tensor, sizes: Tensor) -> Tensor:
 def auc(scores: Tensor, y: Tensor) -> Tensor:
     """Return the area under the ROC curve; NaN where one class has no row.
 
-    The share of (positive, negative) pairs in the right order, ties counting half, by
-    scores (n,) and labels (n,) that are 0 or 1.
+    It is the share of (positive, negative) pairs whose scores (n,) are in the right
+    order, ties counting half; labels `y` (n,) are 0 or 1.
     """
     ordered, hits = _sorted(scores), _sorted(scores[y.bool()])
     below = torch.searchsorted(ordered, hits)
@@ -155,8 +155,8 @@ def auc(scores: Tensor, y: Tensor) -> Tensor:
 def _area(z: Tensor, y: Tensor) -> Tensor:
     """Return the area under the ROC curve; of many classes the mean of each one's.
 
-    That is the area of its probability against all others; classes that no row
-    or every row has are left out.
+    `z` (n, 1) or (n, C) are logits, `y` (n,) classes. A class's area is that of its
+    probability against all others; classes that no row or every row has are left out.
     """
     if z.shape[1] == 1:
         return auc(z.squeeze(1), y)
@@ -165,10 +165,10 @@ def _area(z: Tensor, y: Tensor) -> Tensor:
 
 
 def average_precision(scores: Tensor, y: Tensor) -> Tensor:
-    """Return the mean over the positives of the precision at their score.
+    """Return the mean over positive rows of the precision at their score.
 
-    Precision is the share of positives among the rows that score as much or more; NaN
-    where all rows are of one class.
+    `scores` are (n,), `y` (n,) 0 or 1. Precision is the share of positives among the
+    rows that score as much or more; NaN where all rows are of one class.
     """
     is_hit = y.bool()
     of_all, hits = _sorted(scores), _sorted(scores[is_hit])
@@ -186,7 +186,7 @@ def _sorted(scores: Tensor) -> Tensor:
 
 
 def r2(predicted: Tensor, y: Tensor) -> Tensor:
-    """Return the coefficient of determination (n,); NaN where all `y` are equal."""
+    """Return R² of predictions (n,) for labels (n,); NaN where all labels are equal."""
     predicted, y = predicted.double(), y.double()
     largest = torch.maximum(predicted.abs().amax(), y.abs().amax())
     mantissa, _ = torch.frexp(largest.clamp_min(SMALLEST))
@@ -246,7 +246,7 @@ def undefined(y: np.ndarray[Any, Any], task: Task, rows: str) -> dict[str, str]:
 
 
 def support_f1(kept: Sequence[bool], significant: Sequence[bool]) -> float:
-    """Return the F1 score of a support against the truth.
+    """Return the F1 score of the features kept against those that truly matter.
 
     >>> support_f1([True, True, False], [True, False, False])
     0.6666666666666666

@@ -79,7 +79,7 @@ def _call(module: nn.Module, probe: Tensor, owner: str) -> tuple[Any, list[Layer
 
 
 def _first_layer(calls: list[LayerCall], owner: str) -> tuple[nn.Module, Tensor]:
-    """Return the first layer with weights and its input."""
+    """Return the first layer with weights and its input; NetworkError if unfit."""
     got = "a module without such a layer"
     if calls:
         first, seen, _ = calls[0]

@@ -89,7 +89,7 @@ class NetConfig(settings.Section):
         return (n_inputs, *inner, self.components(n_inputs))
 
     def components(self, n_inputs: int) -> int:
-        """Return the components of a party with that many encoded columns.
+        """Return the number of components of a party with `n_inputs` encoded columns.
 
         >>> NetConfig(embedding_size=4, components_per_column=0.25).components(11)
         2
@@ -199,9 +199,9 @@ class MLP(Network):
         device: torch.device,
         input_scale: float = 1.0,
     ) -> MLP:
-        """Draw Glorot-uniform weights and zero biases, a random stream a layer.
+        """Return an MLP of these widths, input to output, drawn by `seed` and `name`.
 
-        Those of the first layer are multiplied by `input_scale`.
+        Weights are Glorot-uniform, the first layer's times `input_scale`; biases are 0.
         """
         weights, biases = [], []
         for layer, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
@@ -243,7 +243,7 @@ class MLP(Network):
         return torch.cat(linear.collapse(self.weights, self.biases), dim=-1)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map (..., n, in) to (..., n, out)."""
+        """Map rows (..., n, in) to outputs (..., n, out)."""
         if self.is_linear:
             A = self.collapse()
             return linear_layer(x, A[..., :-1], A[..., -1])
@@ -274,7 +274,7 @@ class MLP(Network):
         return MLP(self.weights, self.biases, self.activation, guard, self.pieces)
 
     def narrow(self, slots: Tensor | None = None, outputs: Tensor | None = None) -> MLP:
-        """Keep these inputs and outputs; weights keep their values."""
+        """Return a copy with the inputs and outputs where these masks are True."""
         weights, biases, pieces = list(self.weights), list(self.biases), self.pieces
         if slots is not None:
             weights[0] = weights[0][:, slots]
@@ -299,7 +299,7 @@ class MLP(Network):
         return MLP(weights, biases, self.activation, pieces=pieces)
 
     def redrawn(self, seed: int, name: str) -> MLP:
-        """Return a copy whose first layer is drawn anew for the inputs it has."""
+        """Return a copy with new first-layer weights, drawn by `seed` and `name`."""
         first = self.weights[0]
         n_out, *ins = first.shape
         fresh = _glorot(n_out, math.prod(ins), seed, "redraw", name)
@@ -316,7 +316,7 @@ class MLP(Network):
         return self._copy(weights, biases, pieces)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the parameters by name."""
+        """Return weights and biases by name, like "layer0.weight", and pieces."""
         named = {}
         for layer, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
             named[f"layer{layer}.weight"] = w.detach()
@@ -327,7 +327,7 @@ class MLP(Network):
 
 
 def _glorot(n_out: int, n_in: int, seed: int, *name: str | int) -> Tensor:
-    """Draw Glorot-uniform weights (out, in)."""
+    """Return Glorot-uniform weights (out, in), drawn by a seed and a name."""
     limit = math.sqrt(6 / (n_in + n_out))
     generator = stream(seed, *name)
     draws = torch.rand(n_out, n_in, generator=generator, dtype=torch.float64)

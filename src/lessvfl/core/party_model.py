@@ -53,7 +53,7 @@ class PartyModel:
         self._stand_in(net)
 
     def _stand_in(self, net: Network) -> None:
-        """Take note of a network of which nothing is removed."""
+        """Forget what was cut: all outputs of `net` are in use, none is replaced."""
         like = net.input_weights
         self.outputs = torch.ones(net.n_outputs, dtype=torch.bool, device=like.device)
         self.constant = like.new_zeros(net.n_outputs).detach()
@@ -74,9 +74,9 @@ class PartyModel:
     # ------------------------------------------------------------------------ embedding
 
     def embed(self, of: RowsOf, rows: Rows, column_factors: Tensor | None) -> Tensor:
-        """Return the embeddings of training or test rows, (n, E), in use.
+        """Return embeddings (n, E) of the training or test rows given by `rows`.
 
-        Columns are multiplied by their factors (columns,), where there are any.
+        Columns are multiplied by `column_factors` (columns,), where there are any.
         """
         X = take(self.X_train if of == "train" else self.X_test, rows)
         with torch.no_grad():
@@ -118,7 +118,7 @@ class PartyModel:
         self.net = self.net.narrow(outputs=self.outputs)
 
     def freeze(self) -> None:
-        """Keep the pre-trained network and its embeddings, where they are wanted."""
+        """Remember network and embeddings as now, if a party left empty sends these."""
         if self._empty != "frozen":
             return
         self.pretrained, everything = self.net.narrow(), slice(None)
@@ -147,14 +147,14 @@ class PartyModel:
             self.remove(groups)
 
     def replace(self, net: Network, groups: Tensor) -> None:
-        """Go on with another network, cut to these groups (n_groups,)."""
+        """Go on with `net`, already cut to the groups of the mask (n_groups,)."""
         before = self.features.columns
         self.features, self.net = self.features.keep(groups), net
         self._stand_in(net)
         self._cut_columns(self.features.columns[before])
 
     def _cut_columns(self, used: Tensor) -> None:
-        """Cut columns that are not used, and see whether any feature is left."""
+        """Cut columns where the mask `used` is False; note if no feature is left."""
         self.X_train = self._data.cut(self.X_train, used)
         self.X_test = self._data.cut(self.X_test, used)
         is_left = bool(self.features.kept.any()) and self.net.n_outputs > 0
@@ -171,7 +171,7 @@ class PartyModel:
         self.X_train, self.X_test = self._data.X_train, self._data.X_test
 
     def ending(self) -> tuple[Network, Tensor, Tensor | None]:
-        """Return what the party predicts with: network, slots (slots,), constant."""
+        """Return what it predicts with: network, mask of slots, constant or None."""
         slots = self.features.slots
         if self.is_empty and self.pretrained is not None:
             return self.pretrained, torch.ones_like(slots), None
@@ -181,7 +181,7 @@ class PartyModel:
 
     @property
     def state(self) -> ModelState:
-        """Return all that changes in a run."""
+        """Return networks, masks and constant, which change in a run, as tensors."""
         return ModelState(
             net=self.net.state(),
             pretrained=None if self.pretrained is None else self.pretrained.state(),
@@ -191,7 +191,7 @@ class PartyModel:
         )
 
     def resume(self, state: ModelState) -> None:
-        """Go on with what :attr:`state` was; this model must be a fresh one."""
+        """Go on from a saved state; this model must be a fresh one."""
         if is_grown(state.net):
             assert state.groups is not None
             self.replace(party_net_of(state.net), state.groups)

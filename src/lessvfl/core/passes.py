@@ -36,8 +36,8 @@ class Passes(Protocol):
 def with_pieces(x: Tensor, pieces: Tensor | None) -> Tensor:
     """Return columns (n, in), each with its shares beside it, (n, in * (1 + k)).
 
-    `pieces` (in, k, 2) are the start of every piece and one over its width, or 0 for a
-    piece that says nothing.
+    A share is how far a value has got through a piece of its column's range. `pieces`
+    (in, k, 2) are each piece's start and one over its width, or 0 if it says nothing.
     """
     if pieces is None:
         return x
@@ -67,9 +67,9 @@ def linear_layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 def gradients(
     output: Tensor, inputs: Sequence[Tensor], along: Tensor | None = None
 ) -> tuple[Tensor, ...]:
-    """Return the gradient of an output by each input; zeros where it has no part.
+    """Return the gradient of `output` by each input; zeros where it has no part.
 
-    `along` is the gradient by the output, where that is no number.
+    `along` is dL/d(output), of its shape, where the output is not a single number.
     """
     # Given to autograd, `along` would load PyTorch's symbolic shapes, 0.6 s.
     value = output if along is None else (output * along).sum()

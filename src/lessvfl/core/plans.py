@@ -32,10 +32,10 @@ _WORDS = slice(24, 24 + 8 * 624)  # of the Mersenne Twister, in a generator's st
 
 
 def stream(seed: int, *names: str | int) -> torch.Generator:
-    """Return the random stream of that name, on the CPU so that devices agree.
+    """Return a random generator on the CPU, fixed by the seed and the names.
 
-    Of a seed torch uses 32 bits, which whoever sees a network's output could try out.
-    A secret seed, from `SECRET` on, fills the generator's whole state instead.
+    Of a seed torch uses 32 bits, which whoever sees a network's output could try out. A
+    secret seed, from `SECRET` on, fills the generator's whole state instead.
     """
     generator = torch.Generator().manual_seed(stream_seed(seed, *names))
     if seed < SECRET:
@@ -66,7 +66,7 @@ def sample_rows(n_samples: int, n_rows: int, seed: int) -> Tensor:
 
 
 def _draw(n_samples: int, n_rows: int, generator: torch.Generator) -> Tensor:
-    """Return different rows, in the order in which they are drawn."""
+    """Return `n_rows` different row numbers below `n_samples`, in the order drawn."""
     drawn: dict[int, None] = {}
     while len(drawn) < n_rows:
         more = torch.randint(n_samples, (n_rows,), generator=generator)
@@ -77,10 +77,10 @@ def _draw(n_samples: int, n_rows: int, generator: torch.Generator) -> Tensor:
 def hold_out(
     order: Tensor, n_rows: int, blocks: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Split a random order of rows into those held out and the rest.
+    """Split row numbers in random order, (N,), into those held out and the rest.
 
-    About `n_rows` are held out, in whole blocks where rows have any: blocks in random
-    order, as many as fit, or the smallest where none does.
+    About `n_rows` are held out. `blocks` (N,) is the block of every row: then whole
+    blocks are, in random order as many as fit, or the smallest where none does.
     """
     if blocks is None:
         return order[:n_rows], order[n_rows:]
@@ -159,7 +159,7 @@ class Batches:
         return max(1, round(n_epochs * self.n_per_epoch))
 
     def epoch(self, index: int, device: torch.device) -> Iterable[Rows]:
-        """Return the batches of one epoch in order."""
+        """Return the mini-batches of epoch `index`, in order: slices or row numbers."""
         starts = range(0, self.n_used, self.batch_size)
         cuts = [slice(s, min(s + self.batch_size, self.n_used)) for s in starts]
         if self.row_order == "file" and not self.n_held_out:
@@ -189,9 +189,9 @@ class Batches:
         return self.held_out.sort().values - torch.arange(len(self.held_out))
 
     def _places(self, epoch: int) -> Iterator[Tensor]:
-        """Yield batches of places: chunks of neighbours in random order, each shuffled.
+        """Yield batches of places in epoch `epoch`: shuffled chunks in random order.
 
-        The last batch may be smaller.
+        A place counts the rows that are used, from 0. The last batch may be smaller.
         """
         name: tuple[str | int, ...] = (*self.name, "rows", epoch)
         n_blocks = -(-self.n_used // CHUNK)
@@ -210,7 +210,7 @@ class Batches:
     def steps(
         self, n_epochs: float, device: torch.device
     ) -> Iterator[tuple[int, Rows]]:
-        """Yield (epoch, rows) for every step of `n_epochs`."""
+        """Yield (epoch, rows of the mini-batch) for every step; epochs count from 0."""
         left = self.n_steps(n_epochs)
         for epoch in range(math.ceil(n_epochs)):
             for rows in itertools.islice(self.epoch(epoch, device), left):
@@ -255,10 +255,10 @@ class TrainPlan:
         )
 
     def n_held_out(self, n_samples: int) -> int:
-        """Return how many rows the server watches instead of training with them.
+        """Return how many of `n_samples` rows the server watches and does not train on.
 
-        None where there are so few that their loss would say little, or too few steps
-        for the watch to end training early.
+        0 where there are so few that their loss would say little, too few steps for the
+        watch to end training early, or a schedule that is not "watched".
         """
         n_steps = self.n_epochs * n_samples / self.batch_size
         if self.schedule != "watched" or n_steps < fewest_steps():
@@ -336,7 +336,7 @@ class FitPlan:
     patience: int = 4  # epochs in a row without help for the rows held out
 
     def at_length(self) -> FitPlan:
-        """Return the fit of weights drawn anew, for what is not linear: many steps."""
+        """Return a longer fit, for freshly drawn weights of a curved network."""
         return replace(
             self,
             n_epochs=10 * self.n_epochs,
@@ -400,7 +400,7 @@ PartyPlan = TrainPlan | SelectPlan | ShadowPlan | QueryPlan  # what a party is a
 
 
 def are_alike(plan: PartyPlan, other: PartyPlan) -> bool:
-    """Tell whether two plans are the same, numbers up to their last digits.
+    """Tell whether two plans are the same; floats may differ in their last digits.
 
     Two kinds of processors may derive them from the same settings.
     """

@@ -64,7 +64,7 @@ ProtocolAnswer = QueryArrays | ShownScores | Selected
 
 
 def expect(arrays: QueryArrays, *shapes: tuple[int, ...]) -> None:
-    """Refuse arrays of other shapes with a ValueError; -1 stands for any size."""
+    """Raise ValueError unless arrays have these shapes, in order; -1 is any size."""
     sizes = [tuple(array.shape) for array in arrays]
     fits = len(sizes) == len(shapes) and all(
         len(size) == len(shape)
@@ -111,9 +111,9 @@ class QueryState:
 class QueryStage:
     """A party in a stage of queries, and what the protocol left behind.
 
-    `new` returns its side of the protocol, None of a method that has none of its own;
-    `model` is cut to what is kept at the end. `seed` is shared with everybody,
-    `private` is of the party's own streams.
+    `new` returns the party's side of the protocol, None where the method has none;
+    `party` is the name, `data` what it brought; `model` is cut to what is kept at the
+    end. `seed` is known to all sides, `private` to the party alone.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class QueryStage:
         self.rating: Rating | None = None  # for the party's own eyes
 
     def _begin(self) -> None:
-        """Enter the protocol with what the party has left, if there is a protocol."""
+        """Make the party's side of the protocol anew, if the method has a protocol."""
         if self._new is not None:
             model, data = self._model, self._data
             holder = Holder(
@@ -176,9 +176,9 @@ class QueryStage:
         return answer if isinstance(answer, ShownScores) else ShownScores(answer, 0)
 
     def gates(self, plan: TrainPlan) -> Gates | None:
-        """Return gates on features as a plan has them, None where it has none.
+        """Return gates on feature groups if the plan has any, else None.
 
-        They are half open unless the protocol said where they start.
+        They start where the last protocol said, or half open.
         """
         X, features = self._model.X_train, self._model.features
         start = self.gate_start

@@ -78,7 +78,7 @@ class Ring:
         return torch.from_numpy(words.astype(words.dtype.newbyteorder("="))).view(shape)
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return left' right (T, C) of tables (N, T) and (N, C)."""
+        """Return left' right (T, C) mod 2^bits, of tables (N, T) and (N, C)."""
         step = max(1, COLUMNS // max(1, len(left)))
         products = [left.new_zeros(0, right.shape[1])]
         for part in torch.split(left, step, dim=1):
@@ -110,19 +110,19 @@ class KeyPair:
         return self._private.public_key().public_bytes_raw()
 
     def secret(self, other: bytes, *context: bytes | int) -> bytes:
-        """Return the secret of both sides, for one purpose.
+        """Return the secret, 32 bytes, shared with the owner of public key `other`.
 
-        What two sides use it for must differ in the context: by one secret they would
-        draw the same masks.
+        What two sides use it for must differ in the `context`: by one secret they would
+        draw the same masks. ValueError for a key that gives no secret.
         """
         shared = self._private.exchange(self._read(other))
         return hashlib.sha256(shared + repr(context).encode()).digest()
 
 
 def check_keys(keys: Mapping[PartyId, Tensor]) -> None:
-    """Refuse parties' public keys, (bytes,), if no secret comes of one.
+    """Raise ProtocolError if a party's public key, (bytes,), gives no secret.
 
-    Whoever is handed such a key refuses it, and would be blamed for it.
+    Another party handed such a key would refuse it, and be blamed for it.
     """
     pair = KeyPair()
     for party, key in keys.items():

@@ -67,11 +67,11 @@ def optimizer_step(
 def optimizer_of(
     plan: TrainPlan, params: list[Tensor], n_rows: int, decays: bool = True
 ) -> Optimizer:
-    """Return the optimiser of a stage of joint training.
+    """Return the optimiser of `params` in a stage of joint training on `n_rows` rows.
 
-    Its weight decay is that of the plan for up to `FEW_ROWS`, and falls with the square
-    of their number: there are as many more steps, and each may count for less. Without
-    `decays` it is the optimiser's own.
+    Its weight decay is that of the plan for up to `FEW_ROWS` rows, and falls with the
+    square of their number beyond: there are as many more steps, and each may count for
+    less. Without `decays` it is the optimiser's own.
     """
     optimizer = OPTIMIZERS[plan.optimizer](params, plan.learning_rate)
     if plan.decay and decays:
@@ -87,10 +87,10 @@ def prox_step(
     penalty: GroupLasso,
     w: Tensor,
 ) -> None:
-    """Take one step θ ← prox_{λ,η}(θ − η ∇loss(θ)): one η for both.
+    """Take one step θ ← prox_{λ,η}(θ − η ∇loss(θ)), in place: one η for both.
 
-    `w` are the input weights among `params`; a tensor (...) is one η for each network
-    of a stack.
+    `w` are the input weights among `params`, `grads` are gradients in their order; a
+    tensor `step_size` (...) is one η for each network of a stack.
     """
     with torch.no_grad():
         if isinstance(step_size, Tensor):
@@ -102,7 +102,7 @@ def prox_step(
 
 
 def in_order(batches: Batches, device: torch.device) -> Schedule:
-    """Run the steps of an epoch one after another."""
+    """Return a schedule that runs the steps of an epoch one after another."""
 
     def schedule(step: Step) -> RunEpoch:
         return lambda epoch: [step(rows) for rows in batches.epoch(epoch, device)]
@@ -153,7 +153,7 @@ class Watch:
         self._seen += [value.detach() for value in values]
 
     def check(self) -> None:
-        """Raise naming who, stage and step, where a number was not finite."""
+        """Raise DivergenceError, naming side and step, if a number was not finite."""
         if not self._seen:
             return
         finite = torch.cat(self._seen).isfinite().cpu().view(-1, len(self.names))
@@ -172,8 +172,8 @@ class Watch:
 class Plateau:
     """Tells when an objective, a tensor without axes, improves no more.
 
-    A plateau is reached when `patience` values in a row improved the best one by less
-    than the share `tolerance`; it is never left again.
+    `best` is its value at first. A plateau is reached when `patience` values in a row
+    improved the best one by less than the share `tolerance`; it is never left again.
     """
 
     def __init__(self, best: Tensor, patience: int, tolerance: float = 0.0) -> None:
@@ -188,7 +188,7 @@ class Plateau:
         return self._waited >= self.patience
 
     def improves(self, now: Tensor) -> bool:
-        """Return whether the next value is better, at a plateau never."""
+        """Tell whether the next value is better; never once a plateau is reached."""
         is_better = bool(now < self.best * (1 - self.tolerance))
         improved = is_better and not self.reached
         self._waited = 0 if improved else self._waited + 1
@@ -204,11 +204,11 @@ def fit_held_out(
     seed: int,
     blocks: Tensor | None = None,
 ) -> Tensor:
-    """Fit a network to Z (n, E) by least squares, alone, in place.
+    """Fit a network of rows X (n, columns) to Z (n, E) by least squares, in place.
 
-    A share of the rows is held out, in whole blocks (n,) if there are any; the network
+    A share of the rows is held out, whole `blocks` (n,) if there are any; the network
     ends with the weights that predict them best, the first ones included. Returns the
-    loss of every row held out.
+    mean squared error of every row held out.
     """
     params, passes = net.parameters(), net.passes()
     n_samples, device = len(Z), Z.device

@@ -86,7 +86,7 @@ class JointStage(Training):
         return self.step == self.n_steps
 
     def begin(self) -> int:
-        """Tell that the stage begins; return how many of its steps are done."""
+        """Tell the observer that the stage begins; return how many steps are done."""
         n_per_epoch = self.batches.n_per_epoch
         epochs = (self.step / n_per_epoch, self.n_steps / n_per_epoch)
         self._observe(Event(self.plan.stage, *epochs))

@@ -20,7 +20,7 @@ S = TypeVar("S")
 
 
 def split_state(state: object) -> tuple[dict[str, Tensor], Any]:
-    """Return the tensors of a state by where they are in it, and its plain values.
+    """Split a state into tensors by dotted name, and its plain values.
 
     In the values the name of a tensor stands in its place.
 

@@ -37,7 +37,7 @@ class Swarm:
 
     @classmethod
     def draw(cls, n_particles: int, size: int, chance: torch.Generator) -> Swarm:
-        """Put particles anywhere, at rest."""
+        """Return `n_particles` at rest at random places, `size` coordinates each."""
         shape = (n_particles, size)
         places = torch.rand(shape, generator=chance, dtype=torch.float64)
         losses = torch.full((n_particles,), torch.inf, dtype=torch.float64)
@@ -56,7 +56,7 @@ class Swarm:
         return replace(self, best_places=places, best_losses=best)
 
     def moved(self, chance: torch.Generator) -> Swarm:
-        """Return the swarm after one more move."""
+        """Return the swarm after one more move, its random factors from `chance`."""
         shape, x = (2, *self.places.shape), self.places
         to_own, to_all = torch.rand(shape, generator=chance, dtype=torch.float64)
         velocities = (

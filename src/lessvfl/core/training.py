@@ -86,7 +86,7 @@ class Training:
 
     @property
     def state(self) -> TrainingState:
-        """Return what changes from step to step."""
+        """Return step, optimiser, end and gates, which change from step to step."""
         return TrainingState(
             self.plan,
             self.step,
@@ -96,7 +96,7 @@ class Training:
         )
 
     def resume(self, state: TrainingState) -> None:
-        """Go on with what :attr:`state` was."""
+        """Go on from a saved state of the same stage."""
         self.step = state.step
         before = self.optimizer.state_dict()
         self.optimizer.load_state_dict(before | {"state": state.optimizer})
@@ -147,7 +147,7 @@ class PartyTraining(Training):
         return self.step >= self.n_steps - self.batches.n_steps(self.plan.record)
 
     def agrees(self, rate: float, last: bool) -> bool:
-        """Tell whether this is how a server that keeps to the plan would go on."""
+        """Tell if the server's `rate` and `last` for the next step fit the plan."""
         step = self.step + 1
         if self.end is not None:
             return self.end.agrees(step, rate, last, self.batches.n_held_out > 0)

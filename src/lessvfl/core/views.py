@@ -11,7 +11,7 @@ from lessvfl.core.losses import Labels
 
 
 def targets(labels: Labels, dtype: torch.dtype) -> Tensor:
-    """Return labels as centred indicators of classes, or standardised, (N, C)."""
+    """Return labels (N, C): centred 0/1 by class, or standardised amounts (N, 1)."""
     y = labels.y
     if labels.task == "regression":
         Y = y.unsqueeze(1).to(dtype)

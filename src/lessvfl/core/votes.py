@@ -67,7 +67,7 @@ class VoteStep(enum.IntEnum):
 
 
 def _factors(seed: bytes, *shape: int) -> NDArray[np.int64]:
-    """Return numbers of the field that nobody without the seed can tell."""
+    """Return pseudo-random whole numbers below FIELD in this shape, from a seed."""
     n_bytes = 8 * int(np.prod(shape))
     data = hashlib.shake_256(seed + b"factors").digest(n_bytes)
     words = np.frombuffer(data, dtype="<u8") % FIELD
@@ -75,7 +75,7 @@ def _factors(seed: bytes, *shape: int) -> NDArray[np.int64]:
 
 
 def _tags(seed: bytes, votes: Tensor) -> NDArray[np.int64]:
-    """Return the tags of votes (n, K) in whole numbers, without a mask."""
+    """Return the tags (2,) of votes (n, K) as whole numbers, without a mask."""
     whole = (votes * sharing.FRACTION).round().long().numpy() % FIELD
     products = _factors(seed, N_TAGS, *whole.shape) * whole % FIELD
     return np.asarray(products.sum(axis=(1, 2)) % FIELD)

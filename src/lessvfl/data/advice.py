@@ -183,7 +183,7 @@ def _followers(frame: Frame, used: Sequence[int]) -> Iterator[Finding]:
 
 
 def _standardised(cells: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return columns by mean and deviation, 0 for a missing cell, and which vary."""
+    """Return the varying columns, standardised, 0 where missing, and which they are."""
     kept = ~np.isinf(cells).any(axis=0)
     known = ~np.isnan(cells)
     counts = np.maximum(known.sum(axis=0), 1)

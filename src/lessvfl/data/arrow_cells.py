@@ -30,7 +30,7 @@ def numbers_of(column: Any, missing: float = math.nan) -> NDArray[Any]:
 
 
 def texts_of(column: Any) -> NDArray[np.object_]:
-    """Return the cells of texts, None for one that is not there."""
+    """Return the cells of an Arrow column of texts as str, None for a missing cell."""
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     parts = [np.empty(0, dtype=object)]
     for chunk in chunks:

@@ -41,7 +41,7 @@ class Blocks:
         return int(self.of_row.max()) + 1
 
     def finding(self) -> Finding | None:
-        """Return what is said of equal rows, which nobody may know of."""
+        """Return a finding on how many rows equal another row; None where none do."""
         if not self.n_equal:
             return None
         share = 100 * self.n_equal / len(self.of_row)
@@ -51,7 +51,7 @@ class Blocks:
         return Finding(None, f"{who} equal another row", done, "kept")
 
     def sentences(self) -> tuple[str, ...]:
-        """Return what a record says of them."""
+        """Return sentences for a record on equal rows and on rows of one unit."""
         copies = self.finding()
         sentences = [f"{copies.what}: {copies.done}."] if copies else []
         if self.n_units:

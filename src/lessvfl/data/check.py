@@ -72,7 +72,7 @@ def held_columns(
     config: DataConfig,
     seed: int = 0,
 ) -> dict[str, list[str]]:
-    """Return the columns every party is dealt, those that are left out among them."""
+    """Return by party the names of the columns it is dealt, unused columns included."""
     count = dataset.own_parties if parties is None else parties
     with warnings.catch_warnings():  # prepare warns of columns of nobody
         warnings.simplefilter("ignore", LessVFLWarning)

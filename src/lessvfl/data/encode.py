@@ -58,7 +58,7 @@ class CellCounts:
         )
 
     def sentences(self) -> list[str]:
-        """Return in words what was done to cells; nothing where nothing was."""
+        """Return sentences on cells filled in and categories not seen in training."""
         sentences = []
         if self.imputed:
             flags = ", and a flag says where" if self.flagged else ""

@@ -111,11 +111,11 @@ def load_rows(
     label: str | None = None,
     texts: Collection[str] = (),
 ) -> tuple[Frame, list[Any], list[str] | None]:
-    """Load rows to score: the table, its labels as written, and names for them.
+    """Load rows to score: the table, its labels as written, and names of classes.
 
-    Files are those of `load_file`, and of a ``.npz`` file ``X``, ``y`` and
-    ``label_names`` are read. Only these `columns` are, as far as they are there, and
-    `texts` among them as they are written, for the model to read.
+    Files are those of `load_file`; of a ``.npz`` file ``X``, ``y`` and ``label_names``
+    are read. Only columns among `columns` are loaded, where the file has them, and
+    those among `texts` stay texts, for the model to read.
     """
     if _is_npz(path):
         label = label or "y"
@@ -303,12 +303,12 @@ def load_labels(
     roles: Roles = NO_ROLES,
     task: str | None = None,
 ) -> tuple[Dataset, NDArray[Any] | None]:
-    """Load the label holder's own table: labels, which rows test, and the ids.
+    """Load the label holder's table: labels, which rows are for tests, ids or None.
 
-    A ``.npz`` file has the labels in the array ``y`` (or `label`), and may mark test
-    rows in the array ``is_test`` and name classes in ``label_names``. What has a role
-    is a column or an array of the file. What the labels are is told by their look,
-    unless a `task` is given.
+    `label` and `id_column` name columns, and `roles` those of weights, groups, times or
+    test ids. A ``.npz`` file has the labels in the array ``y`` (or `label`), and may
+    mark test rows in ``is_test`` and name classes in ``label_names``. Unless `task` is
+    given, it is told by the labels' look.
     """
     arrays: dict[str, NDArray[Any]] = {}
     named = {s: name for s, name in roles.columns.items() if s in ROW_ROLES}

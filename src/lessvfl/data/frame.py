@@ -110,7 +110,7 @@ class Frame:
         )
 
     def as_texts(self, indices: Iterable[int]) -> Frame:
-        """Return the table with these columns as texts, their numbers as written."""
+        """Return the table with columns at `indices` as texts, numbers as written."""
         others = [index for index in indices if index not in self.text]
         if not others:
             return self
@@ -208,7 +208,7 @@ def check_texts(texts: Iterable[Any], what: str) -> None:
 
 
 def digest_of(values: NDArray[Any] | None) -> bytes:
-    """Return a digest of an array of numbers or of anything that prints apart."""
+    """Return a digest of an array of numbers, or of objects by how they print."""
     if values is None:
         return b"none"
     if values.dtype == object or values.dtype.kind in "US":
@@ -294,7 +294,7 @@ class DatasetInfo:
 
 
 def read_marks(pairs: Iterable[str]) -> dict[str, list[str]]:
-    """Read which values of columns stand for a missing cell, as in income=-999."""
+    """Read pairs as income=-999: by name of a column, values for a missing cell."""
     marks: dict[str, list[str]] = {}
     for pair in pairs:
         name, _, value = (part.strip() for part in pair.rpartition("="))

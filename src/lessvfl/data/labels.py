@@ -48,7 +48,7 @@ OF_CLASSES = ("threshold", "class_weight", "label_epsilon")  # settings
 
 
 def _class_weight() -> Kind:
-    """Allow none, the word balanced, or weights by the name of the class."""
+    """Return the kind of setting that is none, "balanced", or weights by class name."""
     number = a_float()
 
     def accepts(value: Any) -> bool:
@@ -327,7 +327,7 @@ def _numbers(cells: Sequence[Any] | NDArray[Any]) -> NDArray[Any] | None:
 
 
 def check_labels(dataset: Dataset, config: LabelConfig) -> None:
-    """Refuse settings of labels that do not go with the labels."""
+    """Refuse settings of labels (`config`) that do not suit the data set's labels."""
     of_classes, name = dataset.task != "regression", f"'{dataset.name}'"
     if of_classes and config.loss == "huber":
         raise ConfigError(
@@ -472,10 +472,10 @@ def threshold_of(
 
 
 def centre(y: Floats, config: LabelConfig) -> tuple[float, float]:
-    """Return the middle and the spread of the labels, as far as the loss asks.
+    """Return what is subtracted from labels `y` (N,) of regression, and their scale.
 
-    Mean and standard deviation; or, for Huber's loss, median and robust deviation,
-    which a few enormous labels do not move.
+    They are mean and standard deviation; or, for Huber's loss, median and robust
+    deviation, which a few enormous labels do not move. The scale is never 0.
     """
     if _is_robust(y, config):
         return float(np.median(y)), robust_deviation(y)
@@ -484,10 +484,10 @@ def centre(y: Floats, config: LabelConfig) -> tuple[float, float]:
 
 
 def scaled_labels(y: Floats, shift: float, scale: float) -> Floats:
-    """Return labels as networks meet them, none too large for single precision.
+    """Return (y - shift) / scale, cut at `LARGEST` in size to suit single precision.
 
-    One beyond `LARGEST` says as much at that size: Huber's loss pulls as hard, and R²
-    is the same to all its digits.
+    A label beyond `LARGEST` says as much at that size: Huber's loss pulls as hard, and
+    R² is the same to all its digits.
     """
     with np.errstate(over="ignore"):
         return np.clip((y - shift) / scale, -LARGEST, LARGEST)
@@ -538,10 +538,10 @@ def randomise(
 def draws_of(
     ids: Iterable[object], secret: bytes, mechanism: RandomisedResponse
 ) -> NDArray[np.float64]:
-    """Return a draw for each id that nobody without the secret can know.
+    """Return a draw between 0 and 1 for each id, (N,), that only `secret` determines.
 
-    Another epsilon has draws of its own: by the same one, a row told otherwise under
-    two of them would give its label away.
+    Draws differ by the epsilon of `mechanism`: with the same draws under two epsilons,
+    a row whose label differs would give its true label away.
     """
     how = "/".join(_names_of(mechanism))
     digests = (

@@ -217,7 +217,7 @@ class _Number(_Values):
         return scaled and bool(self.n_missing or self.knots)
 
     def _decide(self) -> None:
-        """Choose what a missing cell becomes, and whether ranks take over."""
+        """Choose what fills a missing cell, and whether ranks replace heavy tails."""
         if self.present.n == 0:
             raise self.refuse(*ALL_MISSING)
         if self.source.kind == "boolean":  # a tie is filled with False
@@ -328,11 +328,11 @@ def calendar(days: Floats, first: float) -> NDArray[np.float64]:
 
 
 def is_heavy(values: Floats, deviation: float | None = None) -> bool:
-    """Tell whether a few values spread much further than most do.
+    """Tell whether a few of the values (N,) lie much further out than most of them do.
 
-    Than the middle half does; or, where that is a single value, than the others are
-    from it: rare ones and counts are within a few times of each other, 999999 is not.
-    `deviation` is that of all values, where these are only some.
+    Their deviation is compared with that of the middle half; where the middle half is
+    one value, with the usual distance of the other values from it. `deviation` is that
+    of all values, where `values` are only some of them.
     """
     spread = spread_of(values).deviation if deviation is None else deviation
     with np.errstate(over="ignore", invalid="ignore"):

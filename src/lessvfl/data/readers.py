@@ -37,7 +37,7 @@ HEAD = 1 << 16  # bytes that tell how a file of texts is written
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file of another kind, or that is not there."""
+    """Refuse a path without a file, or with an ending of no format that can be read."""
     if path.is_dir():
         if not arrow_files(path):
             allowed = f"{', '.join(ARROW[:-1])} or {ARROW[-1]}"
@@ -87,7 +87,7 @@ def same_columns(paths: Sequence[Path], schemas: Sequence[Any]) -> None:
 
 
 def _kind(kind: Any) -> str:
-    """Say what an arrow column holds."""
+    """Return what an Arrow data type holds: numbers, dates, texts, or else its name."""
     from pyarrow import types
 
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
@@ -99,7 +99,7 @@ def _kind(kind: Any) -> str:
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """Return what is said of a file that cannot be read."""
+    """Return the error to raise for a data file that cannot be read, from its cause."""
     if isinstance(error, MemoryError):  # as that of Arrow is
         return DataError(
             f"The data file '{path}' must fit into memory. Got too little of it; a "
@@ -139,9 +139,9 @@ class RawTable:
         return self.written(name) if numbers is None else numbers
 
     def written(self, name: str) -> NDArray[Any]:
-        """Return the cells of a column as they are in the file.
+        """Return the cells (N,) of column `name` as the file has them.
 
-        Whole numbers and floats, none missing, as such.
+        Whole numbers and floats come as numbers where none is missing, else as objects.
         """
         from pyarrow import types
 
@@ -288,7 +288,7 @@ class ArrowFile:
         return feather.read_table(self._path, columns=names)
 
     def batches(self, names: Sequence[str], n_rows: int) -> Iterator[Any]:
-        """Yield some columns of at most `n_rows` rows at a time."""
+        """Yield Arrow tables of the columns `names`, at most `n_rows` rows each."""
         import pyarrow
 
         try:
@@ -378,7 +378,7 @@ def _delimiter(head: str) -> tuple[str, bool]:
 
 
 def _has_decimal_commas(table: Any) -> bool:
-    """Tell whether some column of texts is numbers with a comma for decimals."""
+    """Tell whether some column of texts in an Arrow table has numbers such as 3,5."""
     from pyarrow import compute
 
     from lessvfl.data.readings import find_reading

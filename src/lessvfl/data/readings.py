@@ -244,7 +244,7 @@ def _values(texts: pyarrow.StringArray, reading: Reading) -> Floats | None:
 
 @lru_cache
 def _number_pattern(reading: Reading) -> str:
-    """Return the pattern of a number with its sign and unit."""
+    """Return the regular expression of a number with sign and unit, by `reading`."""
     decimal, thousands = (f"[{mark}]" for mark in (reading.decimal, reading.thousands))
     grouped = rf"[1-9]\d{{0,2}}(?:{thousands}\d{{3}})+|" if reading.thousands else ""
     body = (
@@ -272,7 +272,7 @@ def _numbers(texts: pyarrow.StringArray, reading: Reading) -> Floats | None:
 
 
 def _is_amount(texts: pyarrow.StringArray, reading: Reading) -> bool:
-    """Tell amounts from codes as 00123, and from amounts of several currencies."""
+    """Tell whether texts are amounts, not codes as 00123 or amounts of mixed units."""
     parts = compute.extract_regex(texts, _number_pattern(reading))
     units = {
         unit

@@ -67,9 +67,9 @@ def marks_of(
 
 
 def warn_of_absent(frame: Frame, given: Mapping[str, Any] | None) -> None:
-    """Warn of values that stand for a missing cell where no cell has them.
+    """Warn of values in `given` for a missing cell that no cell of their column has.
 
-    Those of a glob need not be in all columns that it finds.
+    `given` has values by name or glob of columns; those of globs are not looked at.
     """
     named = {name: v for name, v in (given or {}).items() if name in frame.names}
     for name, marks in marks_of(frame, named).items():

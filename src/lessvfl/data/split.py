@@ -23,7 +23,7 @@ SecretSeed = Callable[[str, int], int]  # from a purpose and the seed that all k
 
 
 def is_drawn_by_class(dataset: Dataset, config: DataConfig) -> bool:
-    """Tell whether labels decide which rows are for testing."""
+    """Tell whether test rows are drawn class by class, so that labels decide on it."""
     is_named = dataset.is_test is not None or dataset.times is not None
     brings_some = is_named or dataset.X_test is not None
     is_empty = config.folds == 1 and config.test_share == 0
@@ -40,13 +40,13 @@ def split_rows(
     blocks: Places | None = None,
     secret: SecretSeed | None = None,
 ) -> tuple[Places, Places]:
-    """Return the rows to train on and the rows to test on, sorted.
+    """Return the places of rows to train on and of rows to test on, each sorted.
 
     With split=stratified few rows come in random order in one process, as published
-    results had them, unless `in_order` says otherwise. Rows of one block, where
-    `blocks` (N,) are given, are all on one side: with split=first on that of the first
-    of them. Where test rows are marked, these are. A draw by class, and no other, is
-    made by a `secret` where there is one.
+    results had them, unless `in_order`. Rows with the same number in `blocks` (N,) are
+    on one side: with split=first on that of the first of them. Test rows that the data
+    set marks are taken as marked. A draw by class, and no other, uses `secret` if
+    given.
     """
     assert dataset.times is None, "`settle_test_rows` has marked the latest"
     if dataset.is_test is not None:
@@ -262,11 +262,11 @@ def _draw_test_blocks(
     classes: NDArray[np.int64] | None,
     rng: np.random.Generator,
 ) -> NDArray[np.bool_]:
-    """Draw whole blocks with about `n_test` rows, each class about in proportion.
+    """Return a mask (N,) of test rows: whole blocks with about `n_test` rows in all.
 
-    A block counts for the class that most of its rows have. Of each class blocks are
-    taken in random order, as near to its share as they get; what is missing or too
-    much there is made up for by the next class.
+    Each class has its share, about; a block counts for the class that most of its rows
+    have. Of each class blocks are taken in random order, as near to its share as they
+    get; what is missing or too much there is made up for by the next class.
     """
     sizes, kind = np.bincount(blocks), _classes_of(blocks, classes)
     is_test = np.zeros(len(sizes), dtype=np.bool_)
@@ -290,10 +290,10 @@ def _draw_test_rows(
     classes: NDArray[np.int64] | None,
     rng: np.random.Generator,
 ) -> NDArray[np.bool_]:
-    """Draw `n_test` of very many rows, each class in proportion, block by block.
+    """Return a mask (N,) of `n_test` test rows of very many, each class in proportion.
 
-    A block has of each class as many as would fall to it if all rows were drawn from
-    at once; memory is a byte a row.
+    Rows are drawn part by part, and each part has of each class as many as would fall
+    to it if all rows were drawn from at once; memory is a byte a row.
     """
     n_of = np.array([n_rows]) if classes is None else np.bincount(classes)
     shares = float(n_test) * n_of / n_rows  # whole numbers would overflow
@@ -321,7 +321,7 @@ def _draw_test_rows(
 
 
 def _refuse_rare_classes(dataset: Dataset, n_test: int) -> None:
-    """Refuse what cannot be stratified: too rare a class, too small a part."""
+    """Refuse to draw `n_test` rows by class where a class or part has too few rows."""
     counts = np.bincount(dataset.training_labels, minlength=len(dataset.label_names))
     if counts.min() < 2:
         rare = dataset.label_names[int(counts.argmin())]

@@ -166,7 +166,7 @@ def frame_of(X: Any, feature_names: Sequence[str] | None = None) -> Frame:
 
 
 def in_memory(X: Any) -> Any:
-    """Return a table as it came; a polars query is run, an Arrow batch is a table."""
+    """Return a polars query's result, an Arrow batch as a table, others unchanged."""
     if hasattr(X, "collect_schema") and hasattr(X, "collect"):
         return X.collect()
     if hasattr(X, "column_names") and not hasattr(X, "combine_chunks"):
@@ -205,7 +205,7 @@ def _pandas_array(series: Any) -> NDArray[Any]:
 
 
 def _plain_array(column: Any) -> NDArray[Any]:
-    """Return the cells of a polars or Arrow column."""
+    """Return the cells (N,) of a polars or Arrow column, as numbers or as objects."""
     kind = str(getattr(column, "dtype", None) or column.type).lower()
     if kind.startswith(("int", "uint", "float", "bool", "double", "halffloat")):
         if not kind.endswith("128"):  # numpy has none
@@ -259,7 +259,7 @@ def checked_names(
 
 
 def array_column(name: str, cells: NDArray[Any]) -> ColumnAndCells:
-    """Return one column of an array, and what it holds."""
+    """Return what one column of an array holds, and its cells as numbers or texts."""
     kind = cells.dtype.kind
     if kind in "iufb" and not (kind in "iu" and _may_be_long(cells)):
         of_truth = kind == "b"
@@ -363,7 +363,7 @@ def _polars_column(name: str, series: Any) -> ColumnAndCells:
 
 
 def arrow_column(name: str, column: Any) -> ColumnAndCells:
-    """Return one arrow column, and what it holds."""
+    """Return what an Arrow column holds, and its cells as numbers or texts (N,)."""
     import pyarrow
 
     from lessvfl.data.arrow_cells import numbers_of, texts_of

@@ -16,7 +16,7 @@ UNQUOTED = re.compile(r"""^[^"'#]*?[\[,:-]\s*(![^\s,\]}"'\0]+)""", re.MULTILINE)
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:
-    """Return the names and values of a config file."""
+    """Return the names and values in the YAML file at `path`, or refuse the file."""
     import yaml
 
     try:
@@ -43,7 +43,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
 
 
 def _loaded(text: str) -> Any:
-    """Return what a text says, unless aliases make much more of it than it is."""
+    """Return the value of a YAML text, or refuse aliases that make it much larger."""
     import yaml
 
     loader = yaml.SafeLoader(text)

@@ -31,13 +31,13 @@ def effect_curves(
     Parameters
     ----------
     encoding : Encoding
-        Of the party's columns.
+        How the party's columns become inputs of its network.
     embed : callable
         Returns the party's embedding of rows, (n, E).
     frame : Frame
         The party's table.
     slopes : Tensor
-        Of the explained output in every component, (E,).
+        Change of the explained output by each component of the embedding, (E,).
     """
     table = frame.select(encoding.names)
     places = np.linspace(0, table.n_rows - 1, min(ROWS, table.n_rows)).round()

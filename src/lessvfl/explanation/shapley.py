@@ -66,9 +66,9 @@ def share_among_parties(
     blocks : sequence of Tensor
         The embedding of rows by every party, (n, E_m), or one for all rows, (1, E_m).
     means : sequence of Tensor or None
-        What stands for a party that is absent, (E_m,); None: it never is.
+        Mean embedding that stands for an absent party, (E_m,); None: never absent.
     weights : Tensor
-        What the explained output weighs the outputs of the network by, (n, K).
+        Weights of the network's K outputs in the explained output of each row, (n, K).
     """
     n_rows, like = len(weights), fusion.input_weights
     weights = weights.to(like.device, torch.float64)
@@ -177,9 +177,9 @@ class Background:
 
     @classmethod
     def of(cls, net: Network, X: Tensor) -> Background:
-        """Choose some of the rows (n, columns), spread over all of them.
+        """Choose rows spread over X (n, columns), weighed to keep the mean embedding.
 
-        Weights are as equal as they can be for the embeddings to have the mean of all.
+        Weights are as equal as they can be; `net` is the party's network.
         """
         most = max(BACKGROUND, 4 * net.n_outputs)
         places = torch.linspace(0, len(X) - 1, min(most, len(X))).round().long()
@@ -212,9 +212,9 @@ def share_among_features(
     x : Tensor
         The rows, (n, columns).
     background : Background
-        What they are compared with.
+        Rows that they are compared with, weighed to the mean embedding.
     slopes : Tensor
-        Of the explained output in every component, (n, E).
+        Change of the explained output by each component of the embedding, (n, E).
     groups : Tensor
         The feature of each column, (columns,).
     """

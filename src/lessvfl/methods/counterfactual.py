@@ -92,7 +92,7 @@ class Config(Joint):
 
 
 class CounterfactualParty:
-    """A party in the search."""
+    """A party's side of the search for row changes that flip the model's prediction."""
 
     def __init__(self, config: Config, holder: Holder) -> None:
         self.inputs, self.config = holder, config

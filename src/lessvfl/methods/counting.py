@@ -100,7 +100,7 @@ def count(
 
 
 def check_dealers(names: Sequence[PartyId], secret: str) -> None:
-    """Refuse to share anything with one party alone."""
+    """Raise ConfigError if `names` is one party alone: sharing needs a second one."""
     if len(names) == 1:
         raise ConfigError(
             "The 'secret' setting must be none with one party: sharing takes another "

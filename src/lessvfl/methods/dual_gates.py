@@ -55,7 +55,7 @@ class Config(counting.Counted):
     )
 
     def gated(self) -> TrainPlan:
-        """Return the plan of training with gates."""
+        """Return the plan of joint training, by Adam, with a gate on each feature."""
         return dataclasses.replace(
             self.plan("joint_lasso", self.gate_epochs),
             batch_size=self.gate_batch_size,

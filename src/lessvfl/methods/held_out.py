@@ -20,7 +20,7 @@ from lessvfl.wire.parties import Parties
 
 
 def largest_of(answers: Mapping[str, tuple[Tensor, ...]]) -> Tensor:
-    """Return the largest of what parties answer, each with one array."""
+    """Return the elementwise maximum, over parties, of the one array each answered."""
     return torch.stack([array for (array,) in answers.values()]).amax(dim=0)
 
 

@@ -42,7 +42,7 @@ class Config(PartySelection):
     )
 
     def server_plan(self) -> SelectPlan:
-        """Return the plan of stage 2."""
+        """Return the plan of stage 2: the server selects components by group lasso."""
         return SelectPlan(
             "select_components",
             n_epochs=self.server_epochs,
@@ -63,7 +63,7 @@ class Config(PartySelection):
         return dataclasses.replace(super().party_plan(), adaptive=self.adaptive)
 
     def stages(self) -> Stages:
-        """Return the plans of Algorithm 1."""
+        """Return the plans of all stages of Algorithm 1; the second is the server's."""
         stages = super().stages()
         n_rows = self.pretrain_batch_size or self.batch_size
         pretrain = dataclasses.replace(stages.pretrain, batch_size=n_rows)

@@ -42,7 +42,7 @@ NOISE = 0.025  # how often a whole run may keep anything where labels are pure n
 
 
 def _some_rows() -> settings.Kind:
-    """Allow no rows, or as many as a path of lambdas needs."""
+    """Return a setting's check: 0 rows, or as many as a path of lambdas needs."""
     several = an_int(FEWEST_ROWS)
     return settings.Kind(
         f"0 or {several.allowed}",

@@ -110,9 +110,9 @@ class GrowingParty(abc.ABC):
         return self._holder
 
     def _layout(self, numbers: list[int], arrays: QueryArrays) -> TreeAnswer:
-        """Tell of each column how many bins it has, and whether gaps, and no order.
+        """Return each column's number of bins, and flags: has gaps, is categorical.
 
-        And, under sharing, this party's public key.
+        Under sharing this party's public key, too. The query has no arrays.
         """
         expect(arrays)
         layout, sums = self._at_work.bins.layout, self._sums

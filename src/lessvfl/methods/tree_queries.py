@@ -166,11 +166,11 @@ class QueriedHolders:
         self.ask([sent] * len(self.layouts), [[]] * len(self.layouts))
 
     def end(self, trees: TreeEnsemble, is_last: bool) -> None:
-        """Tell every party which of its splits stay, and what they gained.
+        """Tell every party which of its splits in `trees` stay, and the gain of each.
 
-        Under sharing, how many rows each of them parted, which the party knows: by what
-        they gained, whose rows it knows, it would work all labels out, also where
-        gains are rounded to a power of two.
+        Under sharing a party is told the number of rows of each split instead of the
+        gain, from which it could work out all labels. If `is_last`, this is the last
+        query: parties select, and each has a component a split from then on.
         """
         hides = isinstance(self.sums, SharedSums)
         gains: list[dict[int, float]] = [{} for _ in self.rules]

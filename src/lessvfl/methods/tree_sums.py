@@ -277,7 +277,7 @@ class SharedAnswers:
         self.holder.begin(shared.in_parts(values), used)
 
     def sums(self, step: int, nodes: Sequence[NodeRows]) -> tuple[Tensor, ...]:
-        """Return its sums less a mask, its rows, and what it deals plus another."""
+        """Return shares: this party's masked sums, rows of nodes, the client's part."""
         ring = self._ring
         every = self.holder.histograms(nodes)[:, :, self._bins]
         sums = shared.put_together(every[:-2], ring)

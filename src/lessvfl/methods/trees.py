@@ -184,7 +184,7 @@ class TreeConfig(GrowthConfig):
     )
 
     def __post_init__(self) -> None:
-        """Refuse rounded sums under sharing."""
+        """Raise an error if sums are to be rounded (`histogram_bits`) under sharing."""
         super().__post_init__()
         if self.secret == "sharing" and self.histogram_bits != EXACT:
             allowed = f"{EXACT} with secret=sharing, which rounds no sum"
@@ -264,7 +264,7 @@ def grow_trees(forest: bool, search: Search | None = None) -> RunMethod:
         def grow(
             phase: Phase, growth: TreeSettings
         ) -> tuple[TreeEnsemble, tuple[float, ...]]:
-            """Grow the trees of a phase; return losses of rows held out, too."""
+            """Grow the trees of a phase; return them, and losses of rows held out."""
             nonlocal n_before, state
             losses: tuple[float, ...] = ()
 

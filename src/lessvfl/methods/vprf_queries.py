@@ -104,7 +104,7 @@ class CommonExchanges:
             self._all_are_here.wait()
 
     def _exchange(self) -> None:
-        """Send what was asked for, while all threads wait."""
+        """Send the questions of all threads in one exchange, while the threads wait."""
         asked = {name: self._asked[name] for name in self._names if name in self._asked}
         self._asked.clear()
         self._answers = {}

@@ -17,7 +17,7 @@ MOST_NOISE = 1e6  # a deviation by the sensitivity that nothing is left of a row
 
 
 def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
-    """Return epsilon of releases about one row, all together.
+    """Return the epsilon, at `delta`, of all these releases about one row together.
 
     Gaussian releases compose exactly (`gaussian_epsilon`); epsilons of randomised
     responses are added up, and added to theirs.

@@ -62,7 +62,7 @@ class ClippedNoise:
         return (self.clip / norms_of(rows)).clamp_max(1.0)
 
     def clipped(self, rows: Tensor) -> Tensor:
-        """Return rows (..., n, width) no longer than the clip.
+        """Return rows (..., n, width), those longer than `clip` scaled down to it.
 
         Zeros stand for what is not finite, which no noise would hide.
         """
@@ -70,7 +70,7 @@ class ClippedNoise:
         return finite * self.factors(finite)
 
     def release(self, rows: Tensor, draw: Draw) -> Tensor:
-        """Return rows (n, width) as they may leave."""
+        """Return rows (n, width) clipped and with noise; `draw` gives normals."""
         deviation = self.noise * self.clip
         released = noisy_rows(as_floats(rows), self.clip, deviation, draw)
         return torch.from_numpy(released).to(rows)

@@ -47,9 +47,9 @@ class State:
 
 
 def write_state(path: Path, state: State) -> None:
-    """Write a state to a file atomically, readable by its owner only.
+    """Write a state (tensors, values, secret) to a file that only its owner may read.
 
-    A missing folder is made. The file has a checksum.
+    It is written whole or not at all, with a checksum. A missing folder is made.
     """
     values = dumps({"format": FORMAT, "lessvfl": __version__, **state.values})
     tensors = {  # that share no memory, as the format wants
@@ -150,7 +150,7 @@ class Checkpoints(Keeper):
     _step: int = 0  # of the stage at hand when it was saved
 
     def __post_init__(self) -> None:
-        """Go on with what was saved."""
+        """Go on with the state that an earlier process saved, where there is one."""
         if self.saved is None:
             return
         state = joined(ServerState, self.saved, self.path)

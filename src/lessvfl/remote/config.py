@@ -168,7 +168,7 @@ class ServerConfig(Common):
     policy: LabelPolicy = field(default_factory=LabelPolicy)  # what labels may cost
 
     def __post_init__(self) -> None:
-        """Refuse values that are not allowed, and one name for two parties."""
+        """Refuse values that are not allowed, and two parties of the same name."""
         super().__post_init__()
         if self.columns is not None and self.columns.name in self.parties:
             raise ConfigError(

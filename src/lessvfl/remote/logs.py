@@ -56,7 +56,7 @@ def _safe_text(text: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a plain value as it is, and the type of any other."""
+    """Return a text, number, bool or None to be logged, of other values their type."""
     if isinstance(value, str):
         return _safe_text(value)
     if isinstance(value, float):
@@ -80,7 +80,7 @@ class Sparing(logging.Filter):
         self._seen: dict[tuple[str, int], tuple[float, int, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether to write a line."""
+        """Return whether to write this log record; count those that are left out."""
         place = (record.pathname, record.lineno)
         with self._lock:
             began, n_lines, left_out = self._seen.get(place, (record.created, 0, 0))

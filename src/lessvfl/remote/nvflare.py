@@ -74,7 +74,7 @@ def plain_name(what: str, name: object) -> str:
 
 
 def check_version(version: object, who: str) -> None:
-    """Refuse a job of another version of lessvfl."""
+    """Raise an error unless a job is of this `version` of lessvfl; `who` refuses it."""
     if version != __version__:
         sentence = (
             f"{who} must have lessvfl {printable(str(version))[:40]}, as the job says. "

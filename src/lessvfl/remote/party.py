@@ -150,7 +150,7 @@ class PartyProcess:
         write_json(self.folder / OVER, {"over": True}, mode=0o600)
 
     def due(self) -> Due:
-        """Return what a server may ask for now."""
+        """Return which messages a server may send now, each with its bounds."""
         at, policy, n_rows = self.state, self.config.policy, self.table.whole.n_rows
         is_first = not isinstance(at, Aligning)
         most_ids = policy.align_ids * n_rows
@@ -245,7 +245,7 @@ class PartyProcess:
     # ------------------------------------------------------------- who, and which rows
 
     def _welcomed(self, message: control.Welcome) -> bool:
-        """Begin a session; tell whether the common rows of its run are known."""
+        """Begin a session; return whether the run's common rows are known already."""
         self.state = Waiting()
         settings = self.checker.settings(message, self._n_inputs)
         agreed = Agreement(message, settings)
@@ -301,7 +301,7 @@ class PartyProcess:
         return None if rows is None else rows.numpy()
 
     def _plan(self, agreed: Agreement, n_rows: int) -> RunPlan:
-        """Return what the run may tell of a row, if it has so many."""
+        """Return what the agreed run may tell of a row, with `n_rows` common rows."""
         settings, message = agreed.settings, agreed.message
         how = (len(message.parties), self.config.policy.evaluation)
         size = settings.net.components(self._n_inputs)
@@ -379,7 +379,7 @@ class PartyProcess:
         return AlignmentFile(path, self.name, agreed.digest())
 
     def _new_aligner(self) -> PartyAligner:
-        """Return its side of an alignment, the same after a restart."""
+        """Return the party's side of an alignment, the same one after a restart."""
         ids, n_rows = self.ids, self.table.whole.n_rows
         if self._offered is not None and ids is not None:
             ids, n_rows = ids.take(self._offered), len(self._offered)
@@ -511,7 +511,7 @@ class PartyProcess:
     # -------------------------------------------------------------------------- the end
 
     def _finish(self, at: Serving, of_server: str) -> dict[str, Any]:
-        """Save the run of this seed; return what may be revealed.
+        """Save the network and numbers of a seed; return what may be revealed of them.
 
         `of_server` is a digest of the fusion network that this network goes with.
         """

@@ -361,7 +361,7 @@ class PolicyChecker:
             raise self.refuse(allowed, "memory", "a larger one")
 
     def rows(self, asked: control.Prepare, n_common: int) -> None:
-        """Refuse rows of a seed that are not all common rows."""
+        """Refuse rows of a seed that are not all of the `n_common` common rows."""
         n_test = sum(map(len, asked.places("test")))
         if asked.n_rows != n_common or asked.n_test != n_test:
             raise PolicyError(

@@ -212,7 +212,7 @@ class LabelBudget:
             yield json.dumps([self._column, classes, y, table, account_name(name)])
 
     def _were_charged(self, epsilon: float) -> bool:
-        """Tell whether an earlier release of lessvfl charged for these very labels."""
+        """Return whether an earlier release charged `epsilon` for these very labels."""
         ids = self._table.ids
         if ids is not None and any(account_name(i) != str(i) for i in ids.tolist()):
             return False  # they had other draws

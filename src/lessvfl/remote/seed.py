@@ -156,12 +156,12 @@ class SeedRun:
         n_values: float,
         sent: Tensor | None = None,
     ) -> None:
-        """Charge the values about a row that leave to the budget.
+        """Charge to the budget the `n_values` values about each row that a reply shows.
 
-        `what` a message asks for, with the step, is their place in the run. With
-        noise, the same network at the same place is another look if anything else is
-        `sent`, and a look to score has its place in an epoch, whatever the bits of a
-        value.
+        `what` the message asks for, with the step, is their place in the run: the same
+        network at the same place is charged once. With noise, it is another look if
+        anything else is `sent`, and a look to score has its place in an epoch, whatever
+        the bits of a value.
         """
         done = self.progress
         step, network = done.step, bytes.fromhex(done.chain)
@@ -207,7 +207,7 @@ class SeedRun:
                 status.observe(Event("embed", 0, 1))
 
     def _bill(self, message: messages.Request, reply: messages.Reply) -> None:
-        """Put an exchange on the party's own bill, as the server does on its own."""
+        """Put a request and its reply on the party's own bill, as the server does."""
         if not messages.is_billed(message):
             return
         ledger, status = self._ledger, self._status

@@ -178,7 +178,7 @@ class ServerProcess:
     # ------------------------------------------------------------------------ who joins
 
     def _objection(self, hello: control.Hello) -> str | None:
-        """Return why a party cannot take part."""
+        """Return why the party of this greeting cannot take part; None: it can."""
         for what, mine, theirs in (
             ("versions", versions(), dict(hello.versions)),
             ("threads", self.config.threads, hello.threads),
@@ -246,7 +246,7 @@ class ServerProcess:
         self.labels.charge_again(self.rows.common, n_train)
 
     def _finish(self, files: SeedFiles) -> None:
-        """Have every party save its run; a file lists those that have."""
+        """Have every party save a finished seed; write down which have done so."""
         path = files.finished
         done: dict[str, Any] = read_json(path) if path.is_file() else {}
         self.hub.run_id = self._run_id()
@@ -285,7 +285,7 @@ class ServerProcess:
         return known_form(reply.revealed)
 
     def _record(self, seeds: Sequence[SeedFiles]) -> RunRecord:
-        """Put the runs of all seeds together, with what the parties reveal of them."""
+        """Return the record of all seeds, with what the parties reveal of each."""
         runs = [files.whole_run() for files in seeds]
         problem = self.rows.of_seed(seeds[-1].seed).problem
         first_line = header(self.header, problem, len(self.parties)) | {

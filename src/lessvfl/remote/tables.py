@@ -120,7 +120,7 @@ class OwnTable:
         return data.changes(self.whole.look, self.findings, names, most)
 
     def settings(self, agreed: Settings) -> Settings:
-        """Return what was agreed with what this party decides for itself."""
+        """Return the agreed settings, with those that this party decides for itself."""
         mine = self.config
         config: Any = agreed.config
         net = dataclasses.replace(agreed.net, party_net=mine.party_net)
@@ -136,9 +136,9 @@ class OwnTable:
         return dataclasses.replace(agreed, data=table, net=net, config=config)
 
     def warn_of_copies(self, common: Table) -> None:
-        """Warn of equal rows, which the server cannot see.
+        """Log a warning if rows of a table are equal, which the server cannot see.
 
-        Of a table on disk a sample is checked.
+        `common` has the party's common rows; of one on disk a sample is checked.
         """
         copies = data.equal_rows(common.look.select(self.columns))
         if copies is not None:
@@ -350,7 +350,7 @@ def tells_labels(dataset: Dataset, settings: Settings) -> bool:
 
 
 def refuse_whole_rows(settings: Settings) -> None:
-    """Refuse a setting that needs whole rows, which no side sees."""
+    """Raise a ConfigError for a setting that needs whole rows, which no side sees."""
     if settings.data.overlap < 1:
         raise ConfigError(
             "Between machines the 'overlap' setting must be 1: the rows that all "

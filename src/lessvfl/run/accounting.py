@@ -59,7 +59,7 @@ class Spend:
         return max((epsilon_of([kind], self.delta) for kind in single), default=0.0)
 
     def numbers(self) -> dict[str, Any]:
-        """Return it as the record has it."""
+        """Return mechanism, epsilon and the rest as the entry that a record has."""
         return {
             "mechanism": self.mechanism,
             "epsilon": finite(self.epsilon),

@@ -124,7 +124,7 @@ class Builder:
         return labels.to(self.device, dtype)
 
     def server_labels(self, problem: Problem) -> Labels:
-        """Return what the server trains on."""
+        """Return labels, weights and loss of a problem as the server trains on them."""
         given, flips, defence = self.settings.labels, 0.0, None
         if given.label_epsilon is not None:
             flips = RandomisedResponse(given.label_epsilon, problem.n_classes).flips

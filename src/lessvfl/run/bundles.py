@@ -23,7 +23,7 @@ class Bundle:
         return f"--privacy {name} sets {pairs}. {self.cost}"
 
     def changed(self, chosen: Mapping[str, Any]) -> list[str]:
-        """Return what settings have in the place of what it sets, as KEY=VALUE."""
+        """Return as KEY=VALUE the `chosen` settings that differ from this bundle's."""
         wanted = dict(self.settings)
         if "embedding_noise" in wanted and chosen["embedding_epsilon"] is not None:
             del wanted["embedding_noise"]  # which the epsilon stands in the place of

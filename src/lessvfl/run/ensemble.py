@@ -30,7 +30,7 @@ ALIKE = ("task", "label_names", "party_names", "label_shift", "label_scale")
 
 
 def merge_parties(seeds: Sequence[FittedParty]) -> FittedParty:
-    """Return one party's networks of several seeds as one."""
+    """Return one party's networks of several seeds as one, with all their outputs."""
     first, columns = seeds[0], _columns(seeds)
     encoding = Encoding(first.name, tuple(columns.values()))
     widths = [column.width for column in columns.values()]
@@ -160,7 +160,7 @@ def _layers(net: Network, constant: Tensor | None = None) -> list[NetLayer]:
 
 
 def _columns(seeds: Sequence[FittedParty]) -> dict[str, EncodedColumn]:
-    """Return the columns that any seed takes; they must be prepared alike."""
+    """Return by name the columns that any seed takes; they must be prepared alike."""
     by_feature: dict[str, dict[str, EncodedColumn]] = {}
     for seed in seeds:
         for column in seed.encoding.columns:
@@ -213,7 +213,7 @@ def _curved(net: MLP, pieces: Tensor, shares: Sequence[Tensor]) -> MLP:
 def _joined(
     of_seeds: Sequence[Mapping[PartyId, Tensor]],
 ) -> dict[PartyId, Tensor]:
-    """Return what every seed has of a party, one after the other."""
+    """Return by party the tensors that all seeds have of it, one after the other."""
     return {
         party: torch.cat([of_parties[party] for of_parties in of_seeds])
         for party in of_seeds[0]

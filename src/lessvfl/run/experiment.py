@@ -89,7 +89,7 @@ def record(
 
 
 def warn_of_alike(runs: Sequence[Mapping[str, Any]]) -> None:
-    """Warn of parties in whose files rows are alike."""
+    """Warn of parties in whose files rows are alike; `runs` are the numbers of runs."""
     selections = [
         (party, how)
         for run in runs
@@ -151,7 +151,7 @@ def _tree_advice(copies: int, false_share: float) -> str:
 
 
 def _warn_extremes(job: Job, runs: Sequence[Mapping[str, Any]]) -> None:
-    """Say where selection removed everything or nothing: legal, but worth a look."""
+    """Warn where selection removed every feature or none: legal, but worth a look."""
     if job.settings.method == "plain":
         return  # it selects nothing
     given = job.settings.flat()

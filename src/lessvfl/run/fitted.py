@@ -183,7 +183,7 @@ class FittedServer:
         return HiddenPaths.of(self.fusion, sizes)
 
     def probabilities(self, z: NDArray[Any]) -> NDArray[Any]:
-        """Return the probability of every class, (n, C)."""
+        """Return the probability of every class, (N, C), from network outputs `z`."""
         if self.task == "regression":
             raise ConfigError(
                 "Probabilities need a classification task. Got a regression model."
@@ -291,7 +291,7 @@ class FittedModel(FittedServer):
         return frozenset(name for p in self.parties for name in p.encoding.texts)
 
     def astype(self, dtype: torch.dtype) -> FittedModel:
-        """Return the same model, computing in another number format."""
+        """Return the same model, computing in another floating-point format."""
         parties = tuple(
             replace(
                 party,
@@ -313,7 +313,7 @@ class FittedModel(FittedServer):
         return replace(self, inference=inference)
 
     def decide(self, X: Any) -> NDArray[Any]:
-        """Return what the fusion network gives, (n, 1) or (n, C)."""
+        """Return the fusion network's outputs for the rows of `X`, (N, 1) or (N, C)."""
         frame = self.table(X)
         blocks = [party.embed(frame) for party in self.parties]
         if self.inference == "clear":
@@ -332,7 +332,7 @@ class FittedModel(FittedServer):
         return self.answers(self.decide(X))
 
     def table(self, X: Any) -> Frame:
-        """Return rows in any form that `predict` takes as a table."""
+        """Return the rows of `X`, in any form that `predict` takes, as a `Frame`."""
         if isinstance(X, Frame):
             return X
         if hasattr(X, "columns"):  # others may hold what no table of ours may

@@ -47,11 +47,11 @@ def claim_new(
     what: str = "run folder",
     known: Sequence[str] = (),
 ) -> None:
-    """Make a folder, or refuse one with another run or with files of something else.
+    """Make a folder, or refuse one that holds another run or other files.
 
-    A run that ended without results may be replaced, any other one with `overwrite`,
-    which is None where there is no such option; that of a side between machines never.
-    Names that are `known` may be there.
+    A run that ended without results may be replaced, and any other with `overwrite`,
+    which is None where no such option exists; the run of one side between machines
+    never. Files with names in `known` may be there; `what` names the folder in errors.
     """
     names = sorted(path.name for path in folder.glob("*")) if folder.is_dir() else []
     others = [n for n in names if not any(fnmatch(n, k) for k in (*KILLED, *known))]
@@ -206,9 +206,9 @@ def keep_decision(folder: Path, seed: int | None, decision: KeptDecision) -> Pat
 
 
 def kept_decision(folder: Path, seed: int | None) -> KeptDecision | None:
-    """Return what is kept beside a model, if anything.
+    """Return the decision kept beside the model of `seed`; None where none is.
 
-    What was kept for another model is refused.
+    A decision that was kept for another model is refused.
     """
     place, servers = _server_parts(folder, seed)
     if not (place / DECISION_NAME).is_file():

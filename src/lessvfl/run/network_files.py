@@ -121,7 +121,7 @@ class Shape:
         return net
 
     def _layers(self, state: Mapping[str, Tensor]) -> MLP:
-        """Return the default network with weights that must be of this shape."""
+        """Return the perceptron of this shape with weights `state`; refuse others."""
         expected: dict[str, tuple[Any, ...]] = {}
         for layer, (n_in, n_out) in enumerate(itertools.pairwise(self.widths)):
             expected[f"layer{layer}.weight"] = (n_out, n_in)

@@ -249,7 +249,7 @@ def server_numbers(
 
 
 def trees_of(net: Network, server: Parties) -> dict[str, Any]:
-    """Return how large the trees of the server are, nothing where it has a network."""
+    """Return how many trees, leaves and splits the server has; empty for a network."""
     if isinstance(net, TreeSum):
         sizes = [server.sizes[name] for name in server.names]
         n_trees, splits = len(net.roots), net.splits_of(sizes)
@@ -308,8 +308,8 @@ def privacy(
 def class_share(problem: Problem) -> float | None:
     """Return the share of the rarer of two classes; None where there are not two.
 
-    Parties may be told. Of labels that are randomised it is that of the training rows:
-    test rows, whose labels are as they are, are for training in another seed.
+    A server may tell it to parties. Where labels are randomised it is of training rows
+    alone: labels of test rows are true ones, and other seeds train on these rows.
     """
     if problem.n_classes != 2:
         return None
@@ -367,7 +367,7 @@ def party_numbers(
 
 
 def alone(party: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a party's numbers of a run in the form of the contract."""
+    """Return a party's own numbers of a run in the form that a run of all sides has."""
     by_party = ("importance", "selection", "ratings", "components")
     rest = ("kept", "removed", *by_party)
     lists = {"kept": numbers["kept"], "removed": numbers["removed"]}
@@ -385,7 +385,7 @@ def join_numbers(
     parties: Mapping[str, Mapping[str, Any]],
     problem: Problem,
 ) -> dict[str, Any]:
-    """Return all numbers of one run, in the order of the contract."""
+    """Return all numbers of one run, from the server's and, by party, each party's."""
     kept = [np.isin(t.features, parties[t.name]["kept"]) for t in problem.parties]
     selection = {
         name: numbers["selection"]

@@ -21,7 +21,7 @@ Operand = str | float | NDArray[Any]  # the name of a value, or a constant
 
 
 def package(name: str) -> Any:
-    """Return a module of onnx, or say how to get it."""
+    """Return the module `name` of onnx, or refuse with how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -115,7 +115,7 @@ class GraphBuilder:
         return str(graph.output[0].name)
 
     def model(self, about: Mapping[str, Any]) -> bytes:
-        """Return the file; `about` goes into its metadata, as JSON."""
+        """Return the bytes of the ONNX file, with `about` as JSON in its metadata."""
         helper = self._helper
         graph = helper.make_graph(
             self._nodes, "lessvfl", self._inputs, self._outputs, self._constants

@@ -111,7 +111,7 @@ def fusion_graph(model: FittedServer) -> bytes:
 
 
 def _encode(graph: GraphBuilder, encoding: Encoding) -> str:
-    """Write the encoding of a party's columns; return the matrix, (N, d)."""
+    """Write the encoding of a party's columns; return the name of the matrix (N, d)."""
     columns = encoding.columns
     inputs = []
     for column in columns:
@@ -270,7 +270,7 @@ def _write_pieces(graph: GraphBuilder, pieces: NDArray[Any], x: str) -> str:
 
 
 def _activate(graph: GraphBuilder, name: str, x: str, dtype: np.dtype[Any]) -> str:
-    """Write an activation of ``core.passes.ACTIVATIONS``."""
+    """Write the activation `name` of ``core.passes.ACTIVATIONS`` for the value `x`."""
     one = np.array(1, dtype)
     if name == "none":
         return x

@@ -15,10 +15,10 @@ Submit = Callable[..., Future[Any]]
 
 @contextmanager
 def processes(n: int) -> Iterator[Submit]:
-    """Yield a way to have a function called in one of `n` fresh processes.
+    """Yield a function that has another one called in one of `n` fresh processes.
 
-    Each computes with one thread. Where the block ends early, by Ctrl-C too, they are
-    ended with it.
+    Each process computes with one thread. Where the block ends early, by Ctrl-C too,
+    the processes are ended with it.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before a process loads PyTorch
     with ProcessPoolExecutor(n, multiprocessing.get_context("spawn")) as pool:

@@ -123,7 +123,7 @@ _ELSEWHERE = "phishing"
 
 
 def _official(method: str, data: str) -> dict[str, Any]:
-    """Return what the released code did to this data set with this method."""
+    """Return the settings of the released code for `method` on the data set `data`."""
     known = STAND_INS.get(data, data)
     row = _COMMUNICATION_TABLE.get(known, _COMMUNICATION_TABLE[_ELSEWHERE])
     lam_local, lam_group, lam_server, epochs_less, epochs_local = row
@@ -206,7 +206,7 @@ def sections(method: str) -> tuple[type, type, type, type]:
 
 
 def _start(method: str, profile: str, dataset: Dataset) -> dict[str, Any]:
-    """Return where a profile starts, besides the sections' own defaults."""
+    """Return the settings with which a profile replaces the sections' own defaults."""
     n_classes = len(dataset.label_names)
     if profile == "default":
         start = dict(_DEFAULT.get(method, {}))
@@ -235,7 +235,7 @@ def _steps(dataset: Dataset) -> dict[str, Any]:
 
 
 def _behind_noise(given: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-    """Return where less-vfl-auto starts behind the noise that settings ask for."""
+    """Return what less-vfl-auto starts with if the settings `given` ask for noise."""
     on_embeddings = given.get("embedding_noise") or given.get("embedding_epsilon")
     on_gradients = given.get("gradient_defence") == "gaussian"
     if not (on_embeddings or on_gradients):

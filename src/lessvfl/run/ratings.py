@@ -13,7 +13,7 @@ from lessvfl.data import BinNames, Encoding
 
 
 def ratings_of(encoding: Encoding, outcome: Outcome) -> dict[str, Any] | None:
-    """Return the rates of features by name, and their bins; None where are no rates."""
+    """Return a party's scores of its features by name, with bins, None without any."""
     rating = outcome.rating
     if rating is None:
         return None

@@ -66,7 +66,7 @@ class ServerReasons:
         return cls(model, z, shares)
 
     def take(self, rows: slice) -> ServerReasons:
-        """Return the part of some rows."""
+        """Return these reasons for a slice of the rows alone."""
         slopes = self.shares.slopes
         shares = PartyShares(
             self.shares.base[rows],
@@ -86,7 +86,7 @@ class ServerReasons:
         return self.model.label_scale if self.model.task == "regression" else 1.0
 
     def explanation(self, features: Mapping[PartyId, FeatureShares]) -> Explanation:
-        """Put together what parties tell of their features."""
+        """Return the explanation: these reasons, and each party's feature shares."""
         model, n_rows = self.model, len(self.z)
         shift, explains = 0.0, tuple[str, ...]()
         toward = np.ones(n_rows, dtype=np.int64)

@@ -68,8 +68,8 @@ _SIDES = {
 def write_atomically(path: Path, content: bytes, mode: int | None = None) -> None:
     """Write a file so that a crash leaves the old or the new one, never half of one.
 
-    `mode` are its permissions where they must not be the usual ones. Where there is no
-    descriptor left, it is tried again for a while.
+    `mode` are the file's permissions where they must not be the usual ones. Where no
+    file descriptor is free, writing is tried again for a while.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     end = time.monotonic() + FILES_SECONDS
@@ -115,7 +115,7 @@ def check_private(mode: int, path: Path, what: str) -> None:
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON, or say which part of it is none, as NaN is."""
+    """Return a value as JSON, or refuse it and say which part is no JSON, as NaN is."""
     try:
         return json.dumps(value, allow_nan=False, indent=indent)
     except (TypeError, ValueError):
@@ -205,7 +205,7 @@ class RunRecord:
         }
 
     def lines(self) -> Iterable[dict[str, Any]]:
-        """Yield the record line by line."""
+        """Yield the record as JSON objects, one for each line of its file."""
         yield {"kind": "header", "schema": SCHEMA, **self.header}
         for run in self.runs:
             yield {"kind": "run", **{k: v for k, v in run.items() if k != "curve"}}

@@ -60,7 +60,7 @@ class Recorder:
         return self.problem.task
 
     def __call__(self, event: Event) -> None:
-        """Take the time of a stage, and a point of the curve where networks fit."""
+        """Record the time of a stage, and a point of the curve where networks fit."""
         self.clock(event.stage)
         self.progress(event)
         is_due = {"epochs": True, "end": _is_last(event), "nothing": False}
@@ -158,7 +158,7 @@ class Recorder:
         return [torch.cat(outputs) for outputs in every]
 
     def _fuse(self, event: Event, blocks: Sequence[Tensor], n_rows: int) -> Tensor:
-        """Return what the fusion network says of rows, (n, outputs)."""
+        """Return the fusion network's outputs (n, C) for the embeddings `blocks`."""
         assert event.fusion is not None
         with torch.no_grad():
             z = torch.cat([event.fusion(H) for H in _joined(blocks)])
@@ -169,7 +169,7 @@ class Recorder:
     def _measure(
         self, z: Tensor, y: Tensor, names: Collection[str] | None = None
     ) -> Scores:
-        """Return the scores of outputs (n, C)."""
+        """Return the scores of outputs `z` (n, C) for labels `y`; of `names` alone."""
         measured = metrics.measure(
             z, y, self.task, self._offsets(z), names, self.problem.positive
         )
@@ -267,7 +267,7 @@ class _Asked:
 
 
 def _joined(blocks: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield the fusion network's input; the many components of trees by few rows."""
+    """Yield the fusion network's input, all blocks side by side, by parts of rows."""
     n_components = sum(block.shape[1] for block in blocks)
     if n_components <= MANY:
         yield concatenate(blocks)

@@ -25,9 +25,9 @@ def run_seed(
 ) -> tuple[Network, dict[str, Any]]:
     """Run a method with parties that are there, from its start or a checkpoint.
 
-    `keeper_of` may put back torch's own state of a break; `communication` are amounts
-    that are asked for at the end and added to the bill. Returns the fusion network and
-    the server's numbers.
+    `keeper_of` makes what keeps checkpoints, and may restore torch's random state;
+    `communication` has functions that are called at the end for further entries of the
+    bill. Returns the fusion network and the server's numbers.
     """
     settings, problem, server = build.settings, recorder.problem, recorder.server
     fusion = build.fusion_network(  # as wide as at the start

@@ -104,7 +104,7 @@ class Job:
         return Extent(n_parties, self.evaluation, n_seeds, n_rows=n_rows)
 
     def problem(self, seed: int) -> Problem:
-        """Prepare the rows of one seed."""
+        """Prepare one seed's data: divided among parties, and in train and test."""
         return data.prepare(
             self.dataset,
             self.settings.data,
@@ -207,7 +207,7 @@ def _run_in_processes(
     n_jobs: int,
     progress: Progress | None,
 ) -> Iterator[tuple[int, Run]]:
-    """Yield the runs of seeds as they are over, some at a time."""
+    """Yield each seed and its run as soon as it is over, `n_jobs` at a time."""
     with processes(n_jobs) as submit:
         pending = {
             submit(_run_alone, job, settings, s): s for s in dict.fromkeys(seeds)
@@ -222,7 +222,7 @@ def _run_in_processes(
 
 
 def _run_alone(job: Job, settings: Settings, seed: int) -> tuple[Run, list[str]]:
-    """Return the run of a seed, and what it warned of."""
+    """Return the run of one seed, and the warnings that it gave, as texts."""
     torch.set_num_threads(1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LessVFLWarning)

@@ -66,7 +66,7 @@ class _Split:
     start: int  # of the column among the encoded ones
 
     def of_texts(self) -> dict[str, Any]:
-        """Return which categories go left."""
+        """Return which texts of a category this split sends left, as a JSON object."""
         codes = codes_of(self.column)
         rows = np.eye(self.column.width)
         never = np.zeros((1, self.column.width))
@@ -79,7 +79,7 @@ class _Split:
         }
 
     def of_numbers(self) -> dict[str, Any]:
-        """Return up to which number, or above which, cells go left."""
+        """Return up to which number, or above which, this split sends cells left."""
         column, net, (rule,) = self.column, self.net, self.net.rules
         sources = net.cells.sources[rule.column]
         asked = (sources[sources != NONE] - self.start).tolist()  # of the column
@@ -182,7 +182,7 @@ def server_trees(model: FittedServer) -> dict[str, Any]:
 
 
 def _grown(net: Any, kind: type[TreePart], owner: str) -> TreePart:
-    """Return a network of this kind, or refuse one of another."""
+    """Return `net` if it is of the class `kind`, or refuse it, naming its `owner`."""
     if isinstance(net, kind):
         return net
     other = "trees that vote" if isinstance(net, Votes | VoteSum) else "a network"

@@ -74,12 +74,12 @@ def agreed(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 def _verdict(
     name: str, of_runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
 ) -> ColumnVerdict:
-    """Say whether a model needs a column, does not, or runs cannot tell.
+    """Return the verdict on column `name`: needed, not needed, or undecided.
 
-    Not needed is what has at most a little effect, and no sign of one along a curve or
-    in a pair. Undecided is what may have more, what some runs keep and some do not, and
-    what was left out because no more were allowed. `of_runs` are the features of its
-    party in every run, and how they were chosen.
+    `of_runs` has for every run the party's features and how they were chosen. Not
+    needed is a column with at most a little effect, and no sign of one along a curve or
+    in a pair. Undecided is one that may have more, that only some runs keep, or that
+    was left out because no more features were allowed.
     """
     kept = [how for features, how in of_runs if name in features["kept"]]
     removed = [how for features, how in of_runs if name in features["removed"]]

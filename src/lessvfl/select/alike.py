@@ -203,7 +203,7 @@ def _near(length: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _standard(part: Tensor) -> Tensor:
-    """Return columns (n, columns) of mean 0 and variance 1 or less, far values cut."""
+    """Return columns (n, columns) centred, over their deviation, far values cut."""
     part = part.double()
     centred = part - part.mean(dim=0)
     spread = centred.square().mean(dim=0).sqrt()

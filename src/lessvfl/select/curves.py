@@ -24,14 +24,14 @@ WAVES = 5  # half periods of cosines of the rank: the first is up or down, the n
 def largest_shares(
     seen: Moments, *, X: Tensor, group: Tensor, kept: Tensor
 ) -> tuple[Tensor, Tensor, float]:
-    """Return the most that a curve or product of each group explains, (n_groups,).
+    """Return by group what its best curve or product explains: three results.
 
-    It is a share of the variance of the responses of `seen`, without the linear part of
-    the groups of a mask `kept` (n_groups,). Functions are curves of a column of X (n,
-    columns), whose groups are `group` (columns,), and products with the columns that
-    say most. Where a group does nothing, n times a share is a chi-square of the degrees
-    returned last. Returned second is the share as a multiple of one that is beyond
-    chance, over n.
+    First the share of the variance of the responses, (n_groups,), without the linear
+    part of the groups of a mask `kept` (n_groups,). Functions are curves of a column of
+    X (n, columns), whose groups are `group` (columns,), and products with the columns
+    that say most. Second the share as a multiple of one that is beyond chance, over n,
+    (n_groups,). Third the degrees of the chi-square that n times a share is where a
+    group does nothing.
     """
     X = X[:MOST_ROWS]
     linear = seen.columns_of(kept)
@@ -86,10 +86,10 @@ def _share(curve: Tensor, r: Tensor) -> Tensor:
 
 
 def _in_pairs(H: Tensor, r: Tensor) -> Tensor:
-    """Return the share of r that a product of each column with another explains.
+    """Return the largest share of `r` that a product with each column explains.
 
-    `H` (n, columns) are standardised; returned is the largest share, (columns,). Of
-    many columns the others are those that say most alone.
+    `H` (n, columns) are standardised columns, `r` (n, E) scaled responses; the result
+    is (columns,). Of many columns the other factors are those that say most alone.
     """
     others = H
     if H.shape[1] > MOST_COLUMNS:

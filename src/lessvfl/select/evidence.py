@@ -121,10 +121,10 @@ class Subject:
     alike: Likeness | None = None  # known of another pass
 
     def in_file_order(self) -> tuple[Subject, Likeness | None]:
-        """Return it in the order of the file, if neighbours there are alike; and how.
+        """Return the subject in file order and how alike neighbours are, if they are.
 
-        Otherwise it is returned as it is, with None. Of rows that belong together the
-        first is looked at: the others are known.
+        Otherwise the subject is returned unchanged, with None. Of rows that belong
+        together (`blocks`) only the first is compared.
         """
         if self.places is None:
             return self, None
@@ -192,9 +192,9 @@ class SelectionPass:
         return some if blocks is None else some[blocks]
 
     def unseen(self, first: SelectionPass) -> Tensor:
-        """Return the rows of which the first pass saw nothing, as a mask (n,).
+        """Return the rows of this pass that `first` did not have, as a mask (n,).
 
-        Of a block that it saw a row of it counts as having seen all.
+        If `first` had one row of a block, no row of the block is in the mask.
         """
         fresh, blocks = ~torch.isin(self.rows, first.rows), self.seen.blocks
         if blocks is None:
@@ -205,9 +205,9 @@ class SelectionPass:
     def choose(self, fresh: Tensor | None = None) -> Choice:
         """Choose the features to keep: along the path of lambdas, and those in pairs.
 
-        With `fresh`, a mask (n,) of rows to compare on, features that say nothing
-        beside the others go, where that loses little. Labels of pure noise keep
-        nothing, or one feature where another pass follows.
+        `fresh` is a mask (n,) of rows to compare on: features that say nothing beside
+        the others go, if that loses little there; None: no such elimination. Labels of
+        pure noise keep nothing, or one feature where another pass follows.
         """
         lam, path, picked = self._path(self.seen)
         pairs, over = self._pairs(picked.kept)
@@ -252,10 +252,10 @@ class SelectionPass:
         )
 
     def _sight(self, picked: GroupSelection, is_signal: bool) -> tuple[Sight, Tensor]:
-        """Return how much this pass sees, and what correlation each group has at most.
+        """Return how much this pass sees, and each group's largest likely correlation.
 
-        Where chance may have made all there is (no signal), a column must also stand
-        out of the strongest of every copy.
+        If not `is_signal`, chance may have made all of `picked`: the mark that a column
+        must reach is then what the strongest column of a scrambled copy hardly reaches.
         """
         seen, rule = self.seen, picked.rule
         size = torch.bincount(seen.group, minlength=len(seen.weights)).to(seen.X)
@@ -294,11 +294,11 @@ class SelectionPass:
         return at_most, n_rows * signs
 
     def _is_noise(self) -> bool:
-        """Tell whether the strongest feature may well be chance.
+        """Tell whether chance alone may well explain the strongest feature's score.
 
-        Where the copies at hand do not settle it, as many more are made as a share of
-        `noise` takes to be seen. The strongest of a copy follow Gumbel's law: its tail
-        tells what is out of the question.
+        If the scrambled copies at hand do not settle it, as many more are made as it
+        takes to see a share of `noise`. The strongest scores of copies follow Gumbel's
+        law, whose tail tells what is out of the question.
         """
         noise, by_chance = self.plan.noise, self._by_chance
         beyond = self._beyond_chance(noise * CERTAIN)
@@ -312,9 +312,9 @@ class SelectionPass:
         return (1 + n_above) / (1 + len(by_chance)) > noise
 
     def _beyond_chance(self, share: float) -> float:
-        """Return the score that a copy's strongest exceeds in this share of copies.
+        """Return the score that a copy's strongest group exceeds in a share of copies.
 
-        The strongest follow Gumbel's law, fitted to those of the copies at hand.
+        The strongest scores follow Gumbel's law, fitted to those of the copies at hand.
         """
         by_chance = self._by_chance
         spread = by_chance.std() * math.sqrt(6) / math.pi
@@ -324,11 +324,11 @@ class SelectionPass:
     def _path(
         self, seen: Moments
     ) -> tuple[float, list[tuple[float, int, float]], GroupSelection]:
-        """Follow the path of lambdas as far as the shadows allow.
+        """Follow the path of lambdas on `seen` as far as the shadows allow.
 
         Returns where it ends, as a share of the lambda that keeps nothing; every point
-        of it: lambda, groups kept, share of shadows that pass; and the groups chosen.
-        What a shadow says falls with what is left of the responses.
+        of it: lambda, groups kept, share of shadows (scrambled copies) that pass; and
+        the groups chosen. What a shadow says falls with what is left of the responses.
         """
         plan = self.plan
         spread = math.sqrt(self.seen.n_rows / seen.n_rows)
@@ -434,8 +434,8 @@ class SelectionPass:
     def _eliminate(self, seen: Moments, kept: Tensor, exempt: Tensor) -> GroupSelection:
         """Remove groups that say nothing beside the others `kept`, a mask (n_groups,).
 
-        Those `exempt` stay. Rows are many, and a quarter of the useless features will
-        do.
+        `seen` are the rows to do so on; groups `exempt` (n_groups,) stay. As rows are
+        many, a quarter of the share `fdr` of useless features is allowed.
         """
         kept, scores, rule = moments.eliminate(
             seen,

@@ -86,14 +86,14 @@ class Moments:
         return self.norms(columns) / self.weights
 
     def rows(self, which: Tensor) -> Moments:
-        """Return the moments of some rows, on the scale of all of them."""
+        """Return the moments of the rows `which`, on the scale of all rows."""
         X, Z = self.X[which], self.Z[which]
         X, Z = X - X.mean(dim=0), Z - Z.mean(dim=0)
         blocks = None if self.blocks is None else self.blocks[which]
         return replace(self, X=X, Z=Z, blocks=_renumbered(blocks))
 
     def gram(self, columns: Tensor, others: Tensor | slice | None = None) -> Tensor:
-        """Return X'X / n of some columns with others, or with each other, in double.
+        """Return X'X / n, in double, of `columns` with `others`, or with each other.
 
         Columns are given by their places.
         """
@@ -119,9 +119,9 @@ class Moments:
         return B
 
     def left(self, B: Tensor, slopes: Tensor) -> float:
-        """Return the share of the responses' variance that coefficients leave.
+        """Return the share of the responses' variance that a fit leaves unexplained.
 
-        `slopes` are X'(Z - XB) / n, which a path has at hand.
+        `B` (columns, E) are coefficients, `slopes` (columns, E) X'(Z - XB) / n.
         """
         whole = self.Z.square().sum() / self.n_rows
         explained = (B * (self.C + slopes)).sum()
@@ -360,10 +360,10 @@ def _wald(P: Tensor, B: Tensor, owner: Tensor, n_groups: int) -> Tensor:
 
 
 def explained(moments: Moments, part: Moments, kept: Tensor) -> float:
-    """Return how much variance groups explain of rows that their fit has not seen.
+    """Return how much variance of responses a fit explains on other rows.
 
     The fit is least squares on `moments`, on the groups of a mask `kept` (n_groups,);
-    the rows are those of `part`, on the same scale.
+    the other rows are those of `part`, on the same scale.
     """
     inside = moments.columns_of(kept)
     B = moments.regression(inside)

@@ -65,7 +65,7 @@ def pairs(
 
 
 def _one_of_each(blocks: Tensor, generator: torch.Generator) -> Tensor:
-    """Return one random row of every block (n,), as a mask (n,)."""
+    """Return a mask (n,) of one random row of every block; blocks are (n,)."""
     order = torch.randperm(len(blocks), generator=generator).to(blocks)
     last = blocks.new_full((int(blocks.max()) + 1,), -1)
     last.scatter_reduce_(0, blocks, order, "amax")
@@ -73,9 +73,9 @@ def _one_of_each(blocks: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _beside_linear(moments: Moments, kept: Tensor) -> Tensor:
-    """Return the responses (n, E) without what columns explain of them in a line.
+    """Return the responses (n, E) less their linear regression on columns.
 
-    Where rows are few these are the columns of the groups `kept`, otherwise all.
+    The columns are all; where rows are few, those of the groups `kept`, a mask.
     """
     n, X = moments.n_rows, moments.X
     if n < ENOUGH_ROWS * X.shape[1]:
@@ -106,10 +106,10 @@ def _beyond_chance(
 
 
 def _together(X: Tensor, r: Tensor, among: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return each column's largest statistic with another, and whose, (columns,).
+    """Return each column's largest statistic with another, and that one's place.
 
-    The other is one of those `among`, by their places. None: any column; every two are
-    then multiplied once.
+    Both are (columns,). X is (n, columns), `r` (n, E) what is to be explained. The
+    other is one of those `among`, by their places; None: any column.
     """
     others = X if among is None else X[:, among]
     weighted = others.square() * r.square().sum(dim=1, keepdim=True)

@@ -62,11 +62,11 @@ class Sight:
 
 
 def _largest_off(statistics: Tensor, degree: Tensor) -> Tensor:
-    """Return the largest non-centrality that chi-squares of one degree may have, (n,).
+    """Return the largest likely non-centrality of each chi-square of one degree, (n,).
 
-    With more of it a chi-square would be as small in a share `DOUBT` of cases. Of many
-    only `PLACES` are computed and the others read off between them, where the square
-    roots of both are all but a straight line.
+    With more of it the statistic would be as small in less than a share `DOUBT` of
+    cases. Of many only `PLACES` are computed and the others read off between them,
+    where the square roots of both are all but a straight line.
     """
     places = statistics
     if len(statistics) > PLACES:
@@ -89,7 +89,7 @@ def _largest_off(statistics: Tensor, degree: Tensor) -> Tensor:
 
 
 def correlation_of(auc: float, share: float) -> float:
-    """Return the correlation with two classes of a normal column that has an AUC.
+    """Return the correlation of a normal column with two classes, given its AUC.
 
     `share` is that of one of the classes. The column is d standard deviations higher in
     one class than in the other, and AUC is the chance that it is higher there.

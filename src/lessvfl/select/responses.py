@@ -41,9 +41,9 @@ class Memory:
         gradient: Tensor,
         noise: Tensor | None = None,
     ) -> None:
-        """Keep what a batch says of its rows; the gradient is one row's own again.
+        """Keep a batch: its rows, `h` and, multiplied here by their number, `gradient`.
 
-        `h` is what the server saw, and `noise` what of it is the party's own noise.
+        `h` is what the server saw; `noise`, kept beside it, is the noise in it.
         """
         if isinstance(rows, slice):
             rows = torch.arange(rows.start, rows.stop)
@@ -55,10 +55,10 @@ class Memory:
             self.n_rows -= oldest
 
     def take(self) -> list[Tensor]:
-        """Return rows (n,), embeddings and gradients (n, E), and forget them.
+        """Return rows (n,), embeddings and gradients remembered, and forget them.
 
-        And the party's own noise in these embeddings, where it adds any; nothing where
-        nothing is remembered.
+        Embeddings and gradients are (n, E); the party's own noise in embeddings comes
+        fourth, if it adds any. The list is empty if nothing is remembered.
         """
         whole = [torch.cat(parts) for parts in zip(*self.batches, strict=True)]
         self.batches, self.n_rows = [], 0
@@ -66,11 +66,11 @@ class Memory:
 
 
 def responses(h: Tensor, gradient: Tensor, noise: Tensor | None = None) -> Tensor:
-    """Return where the server wants each row's embedding, (n, E): a Newton step.
+    """Return where the server wants each row's embedding, (n, E): a Newton step from h.
 
-    The mean of g g' over rows is what the curvature of a log-likelihood is on average
-    (Fisher information), so the party needs to know neither head nor labels. Its
-    largest eigenvalue is the curvature along the direction that the head uses.
+    `h` and `gradient` (dL/dh of each row) are (n, E), and so is `noise`, the party's
+    own in `h`. The mean of g g' over rows is what the curvature of a log-likelihood is
+    on average (Fisher information), so the party needs to know neither head nor labels.
     """
     information = gradient.T @ gradient / len(gradient)
     tiny = torch.finfo(h.dtype).tiny
@@ -105,11 +105,11 @@ def standardised(h: Tensor, gradient: Tensor, noise: Tensor | None = None) -> Te
 def curvature_by(
     noise: Tensor, h: Tensor, gradient: Tensor, information: Tensor
 ) -> Tensor:
-    """Return the mean curvature (E, E) as a party's own noise shows it.
+    """Return the mean curvature (E, E) of the loss, as a party's own noise shows it.
 
-    The slope of gradients along Gaussian noise in h is the mean curvature (Stein). The
-    information is so only of a head that has learnt how much of what it sees is noise;
-    it counts where noise is little beside the embeddings, and shows little.
+    All are (n, E) but `information` (E, E), the mean of g g', which counts where noise
+    is little beside the embeddings `h`. The slope of gradients along Gaussian noise in
+    h is the mean curvature (Stein).
     """
     n, width = noise.shape
     centred = gradient - gradient.mean(dim=0)
@@ -121,9 +121,9 @@ def curvature_by(
 
 
 def latest(rows: Tensor) -> Tensor:
-    """Return, for numbers of rows (n,), where each was seen last, in that order.
+    """Return the places at which each different row was seen last, in rising order.
 
-    A row counts once: scrambled copies know nothing of rows that come twice.
+    `rows` (n,) are numbers of rows, which may come twice: each counts once.
     """
     numbers, place = torch.unique(rows, return_inverse=True)
     last = torch.zeros_like(numbers)

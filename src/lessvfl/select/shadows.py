@@ -55,10 +55,10 @@ class ShadowSelection:
         alike: Likeness | None = None,
         looks: bool = True,
     ) -> evidence.SelectionPass:
-        """Return a selection pass over the rows that the party remembers.
+        """Return a selection pass over remembered rows: `seen` has their numbers first.
 
-        `alike` is how alike rows are by another pass, where that has seen it; unless
-        this one `looks` itself, they are not otherwise.
+        X (N, columns) are all training rows. `alike` is how alike neighbouring rows
+        are, if another pass has found that; this pass `looks` for it itself, or not.
         """
         last = latest(seen[0])
         rows, *answers = (part[last] for part in seen)

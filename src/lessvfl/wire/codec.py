@@ -369,7 +369,7 @@ _known_text = functools.lru_cache(maxsize=KNOWN)(_write_fields)
 
 
 def encode(frame: WireFrame) -> bytes:
-    """Write a frame."""
+    """Return a frame (message, exchange number and run) as bytes to be sent."""
     message, number, run = frame
     place = _PLACES[type(message)]
     kind = KINDS[place]
@@ -395,7 +395,7 @@ def _checksum(*parts: bytes | memoryview) -> bytes:
 def length_of(data: memoryview) -> int:
     """Return how many bytes a frame claims to have, of which these are the first.
 
-    What is no whole frame claims no more than there is.
+    Data without a whole head, or of another format, count as they are long.
     """
     if len(data) < HEAD_BYTES or data[: len(MAGIC)] != MAGIC:
         return len(data)
@@ -477,7 +477,7 @@ def decode(data: bytes | memoryview, accept: Accept) -> WireFrame:
 
 @contextlib.contextmanager
 def _malformed() -> Iterator[None]:
-    """Put what is wrong with a frame into a sentence."""
+    """Turn an error raised in the block, by a malformed frame, into a ProtocolError."""
     try:
         yield
     except FAULTS as problem:

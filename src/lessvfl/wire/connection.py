@@ -35,11 +35,11 @@ class Stream(Protocol):
         ...
 
     def expect(self, n_bytes: int) -> None:
-        """Allow the other end a frame of up to `n_bytes`, and signs of life.
+        """Allow the other end to send a frame of up to `n_bytes`, and signs of life.
 
-        Of a longer frame at most its beginning comes, head and fields, which say why
-        it is refused; or the stream ends. Before the first call only a greeting is
-        allowed.
+        Of a longer frame only the beginning (head and fields) is read, which says why
+        it is refused; or the stream ends. Before the first call the other end may send
+        only a greeting.
         """
         ...
 

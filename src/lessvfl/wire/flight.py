@@ -62,7 +62,7 @@ class Credentials:
     ca: Path
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Return the contents."""
+        """Return the content of the three files: certificate, key, CA's certificate."""
         files = (self.certificate, self.key, self.ca)
         try:
             certificate, key, ca = (file.read_bytes() for file in files)
@@ -195,7 +195,7 @@ class FlightStream:
             self._guest.end_soon()
 
     def write(self, data: bytes) -> None:
-        """Send a frame."""
+        """Send a frame, given as bytes, to the other end."""
         whole = memoryview(data)
         try:
             for start in range(0, len(whole), PART):
@@ -205,9 +205,9 @@ class FlightStream:
             raise GoneError(reason_of(error)) from None
 
     def close(self) -> None:
-        """Close a party's connection, whether or not the server still reads.
+        """Close the connection of a party's end, whether or not the server still reads.
 
-        The server's end closes when its call returns.
+        At the server's end nothing is done: that closes when its Flight call returns.
         """
         if self._client is None:
             return
@@ -236,7 +236,7 @@ class Address:
     server_name: str = "localhost"
 
     def connect(self) -> FlightStream:
-        """Dial the server."""
+        """Dial the server at this address, and return the open stream to it."""
         secure = self.credentials is not None
         parse_address(self.server, secure)
         options: dict[str, Any] = {
@@ -398,7 +398,7 @@ class _Lane(flight.FlightServerBase):  # type: ignore[misc]
             self._give_back()
 
     def open_stream(self) -> bool:
-        """Tell whether a stream may begin."""
+        """Note that a stream begins on this connection; return whether it may."""
         with self._lock:
             guest = self._guest
             if guest is None or self._is_open or guest.has_spoken:
@@ -434,7 +434,7 @@ class _Lane(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def _objection(error: Exception) -> str:
-    """Return why an address cannot be listened at."""
+    """Return, as the end of a sentence, why the server cannot listen at an address."""
     if isinstance(error, OverflowError):
         return "has a port above 65535"
     if isinstance(error, OSError):

@@ -252,7 +252,7 @@ class Front:
                 self._end(guest)
 
     def _sweep(self) -> None:
-        """End connections that stay too long, and log their number now and then."""
+        """End connections that have stayed too long; log now and then how many."""
         now = time.monotonic()
         for guest in [guest for guest in self._guests if guest.until < now]:
             self._n_ended += not guest.is_admitted
@@ -268,7 +268,7 @@ class Front:
             self._n_ended, self._logged = 0, now
 
     def _let_in(self, listener: Any) -> None:
-        """Take the connections that wait in the system's queue."""
+        """Accept the connections that wait at `listener`, a socket that listens."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 outer, where = listener.accept()
@@ -292,10 +292,10 @@ class Front:
         return [guest for guest in self._guests if not guest.is_admitted]
 
     def _make_room(self) -> bool:
-        """End a waiting connection of the address with the most; False: none waits.
+        """End one connection that waits to be admitted; return False if none waits.
 
-        Silent ones go first. The choice is random, so that an honest party among many
-        strangers has a chance to stay.
+        It is drawn at random from the address that has the most, from those that have
+        sent nothing if there are any: so an honest party among many strangers may stay.
         """
         waiting = self._waiting()
         if not waiting:

@@ -87,7 +87,7 @@ class Hub:
         self._stopping: threading.Thread | None = None
 
     def follow(self, rules: HubRules) -> None:
-        """Set the rules, and hang up on connected parties that they do not admit."""
+        """Use these `rules` from now on; hang up on parties that they do not admit."""
         with self._changed:
             self.rules = rules
             for line in [*self._lines.values()]:
@@ -283,7 +283,7 @@ class Hub:
                 line.ended.set()
 
     def fail(self, error: BaseException) -> None:
-        """Have the server's thread raise an error that happened in another one."""
+        """Raise `error`, which happened in another thread, in the server's thread."""
         log.error("a connection failed: %s", first_line(error))
         with self._changed:
             self._failure = self._failure or error

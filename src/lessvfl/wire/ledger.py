@@ -108,7 +108,7 @@ class Ledger:
         return values * BYTES / MIB
 
     def by_stage(self) -> dict[str, dict[str, int]]:
-        """Return up, down and rounds of every stage with a round."""
+        """Return for each stage with a round its bytes up and down, and its rounds."""
         stages: dict[str, dict[str, int]] = {
             stage: {"up": 0, "down": 0, "rounds": rounds}
             for stage, rounds in self.rounds.items()

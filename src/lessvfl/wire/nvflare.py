@@ -113,7 +113,7 @@ class CellStream:
             return frame
 
     def write(self, data: bytes) -> None:
-        """Send a frame."""
+        """Send a frame, given as bytes, to the other end."""
         if self._over is not None:
             raise self._over
         self._has_spoken = True

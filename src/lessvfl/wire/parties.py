@@ -19,7 +19,7 @@ from lessvfl.wire.ledger import BillLine, Direction, Ledger
 def bill_line(
     party: PartyId, message: messages.Request | messages.Reply
 ) -> BillLine | None:
-    """Return what a message costs; None: nothing."""
+    """Return the line of the bill for a message to or from `party`; None: no cost."""
     match message:
         case messages.Descend(stage, block):
             return _line(party, "down", stage, "gradient", block)
@@ -86,7 +86,7 @@ class Parties:
     _described: dict[PartyId, int] = field(init=False)  # sizes at the start
 
     def __post_init__(self) -> None:
-        """Check that versions and numbers of rows agree."""
+        """Ask every party to describe itself; refuse another version or row count."""
         replies = self.transport.exchange(
             {name: messages.Describe() for name in self.names}
         )
@@ -281,7 +281,7 @@ class Parties:
     def _exchange(
         self, requests: Mapping[PartyId, messages.Billed]
     ) -> dict[PartyId, messages.Reply]:
-        """Exchange messages and bill them."""
+        """Send each party its request, return all replies, and put both on the bill."""
         if not requests:
             return {}
         self.ledger.bill_round(next(iter(requests.values())).stage)

@@ -51,7 +51,7 @@ class ReplyRules:
         return Due({messages.Embedding: bound})
 
     def _describes(self, party: PartyId) -> Complaint:
-        """Return what compares a description with what is known of a party."""
+        """Return a function that says what is wrong with a party's description."""
 
         def complaint(reply: codec.Fields, specs: codec.Specs) -> str | None:
             size = min(max(1, reply.embedding_size), self.embedding_size)
@@ -63,10 +63,10 @@ class ReplyRules:
         return complaint
 
     def _end(self, party: PartyId, request: messages.Billed, size: int) -> Bound:
-        """Return the bound of the reply that ends a stage.
+        """Return the bound of a party's reply to `request` that ends a stage.
 
-        It is of that stage, and has a constant of `size` numbers where the party falls
-        silent, which it may only where features are removed.
+        The reply must be of the request's stage. A party may fall silent only where
+        features are removed, and must then leave a constant of `size` numbers.
         """
         asks = isinstance(request, messages.Select | messages.Query)
         may_remove = asks or self._at[party][0].selects

@@ -40,7 +40,7 @@ class Shorthand:
         self._known: dict[int, list[tuple[bytes, bytes]]] = {}
 
     def shorten(self, data: bytes) -> bytes:
-        """Return a whole frame as it travels."""
+        """Return a whole frame as it is sent, without fields that were sent before."""
         place, number, header = _read(data)
         known = self._known.get(place, ())
         if header not in known or len(data) > LONGEST or number >= MOST_NUMBER:
@@ -53,7 +53,7 @@ class Shorthand:
         )
 
     def whole(self, data: memoryview) -> memoryview:
-        """Return the whole frame of what came, which may be whole already."""
+        """Return the whole frame for the bytes that came, shortened or not."""
         if bytes(data[:1]) != MARK or len(data) < HEAD.size:
             if len(data) >= codec.HEAD_BYTES:
                 place, _, header = _read(data)

@@ -75,7 +75,7 @@ class CellColumns:
         return cells
 
     def of_columns(self, places: NDArray[np.int64]) -> CellColumns:
-        """Return some of the columns of cells."""
+        """Return the columns of cells of these numbers, in this order."""
         return replace(
             self,
             sources=self.sources[places],

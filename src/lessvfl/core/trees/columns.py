@@ -96,7 +96,7 @@ class ColumnBins:
         return BinLayout(self.n_values + self.missing, self.missing, self.categorical)
 
     def codes(self, X: CellValues) -> CellCodes:
-        """Return the bin of every cell, (F, N); that of missing ones is the last."""
+        """Return the bin of every cell in its column, (F, N), the last if missing."""
         codes = np.empty(X.shape[::-1], dtype=np.uint8)
         n_values = self.n_values
         for column, ends in enumerate(self.ends):
@@ -158,7 +158,7 @@ class ColumnHolder:
         return ColumnHolder(self.bins.of_columns(places), self.codes[places])
 
     def begin(self, values: FixedPoint, used: Truths) -> None:
-        """Take gradients, and which columns (F,) may be used."""
+        """Take the gradients of the next trees, and a mask (F,) of usable columns."""
         self._packed, self._n_gradients = values.packed, values.n_gradients
         self._codes = self.codes if used.all() else self.codes[used]
         layout = self.bins.layout.only(used)
@@ -169,7 +169,7 @@ class ColumnHolder:
         )
 
     def histograms(self, nodes: Sequence[NodeRows]) -> Sums:
-        """Return sums by node and bin of the columns in use, (Q + 2, nodes, T)."""
+        """Return gradients, hessians and rows by node and bin, (Q + 2, nodes, T)."""
         asked = [(node.tree, node.rows) for node in nodes]
         check_size(self._n_gradients + 2, len(nodes), len(self._codes) * self._width)
         whole = sum_by_bin(

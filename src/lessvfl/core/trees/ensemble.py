@@ -103,7 +103,7 @@ class EnsembleGrower:
         return len(state.trees) >= self.settings.n_trees or not patient
 
     def step(self, state: EnsembleState) -> EnsembleState:
-        """Return the ensemble after one more round, or some more trees of a forest."""
+        """Return the state after one more boosting round, or more trees of a forest."""
         given = self._bootstrapped(state) if self.forest else self._boosted(state)
         limits = self.settings.limits
         grown, next_rule = grow(self.holders, given, limits, state.next_rule)
@@ -126,7 +126,7 @@ class EnsembleGrower:
         return EnsembleState((*state.trees, *rounds), z, tuple(next_rule), losses)
 
     def finish(self, state: EnsembleState) -> TreeEnsemble:
-        """Return the ensemble of the best round; parties forget all other rules."""
+        """Return the ensemble up to its best round; parties forget all other rules."""
         trees = state.trees[: state.n_best] if state.losses else state.trees
         flat = [tree for some in trees for tree in some]
         none = np.zeros(0, dtype=np.int32)
@@ -139,7 +139,7 @@ class EnsembleGrower:
         return TreeEnsemble(trees, self.start, self.targets.task, self.forest)
 
     def _boosted(self, state: EnsembleState) -> GrowingRows:
-        """Return the gradients of one round, a tree for every output."""
+        """Return what the next round grows on: loss gradients of rows drawn for it."""
         settings, turn, rows = self.settings, len(state.trees), self.rows
         g, h = self.targets.gradients(state.z)
         if settings.row_share < 1:
@@ -151,7 +151,7 @@ class EnsembleGrower:
         return self._given(g[:, None], h, [rows] * len(g), names)
 
     def _bootstrapped(self, state: EnsembleState) -> GrowingRows:
-        """Return bootstrapped labels for some more trees of a forest."""
+        """Return what a forest's next trees grow on: labels of rows drawn for each."""
         done, settings = len(state.trees), self.settings
         n_trees = min(settings.at_once, settings.n_trees - done)
         g, h = self.targets.raw()
@@ -189,7 +189,7 @@ class EnsembleGrower:
         return GrowingRows(values, rows, used, settings.node_share, seeds)
 
     def _used(self, name: int) -> list[Truths]:
-        """Draw the columns (F,) of every party that a round may use."""
+        """Draw which columns of every party round `name` may use, as masks (F,)."""
         widths = [layout.n_columns for layout in self.holders.layouts]
         used = np.ones(sum(widths), dtype=np.bool_)
         if self.settings.column_share < 1:

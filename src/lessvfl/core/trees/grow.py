@@ -122,17 +122,17 @@ class _Growth:
             self._choose(whole, self._sums(whole))
 
     def _may_split(self, node: _Node) -> bool:
-        """Tell whether a node's sums are worth asking for."""
+        """Tell whether a node has enough rows, and its tree room, to be split."""
         deepest, least = self.limits.max_depth, self.limits.split.min_samples_leaf
         if self.is_full[node.tree] or node.n_rows < 2 * max(1, least):
             return False
         return deepest is None or node.depth < deepest
 
     def to_split(self, root: _Node) -> list[_Node]:
-        """Return the nodes to be split next.
+        """Return the nodes of the tree of `root` that are to be split next.
 
-        By best gain, at most half of the splits that are left: later ones are the
-        likelier to be overtaken.
+        By best gain, at most half of the splits still allowed: later ones are likelier
+        to be overtaken by better ones.
         """
         picked, most = self._picked(root), self.limits.max_leaf_nodes
         new = [node for node in picked if not node.children]
@@ -145,7 +145,7 @@ class _Growth:
         return new[: max(1, left // 2)]
 
     def _picked(self, root: _Node) -> list[_Node]:
-        """Return the nodes that are split in the end, by all that is known so far."""
+        """Return nodes below `root` that would be split, by the gains known so far."""
         most = self.limits.max_leaf_nodes
         picked: list[_Node] = []
         heap: list[tuple[int, float, int, _Node]] = []
@@ -162,7 +162,7 @@ class _Growth:
             new = picked[-1].children
 
     def split(self, nodes: Sequence[_Node]) -> None:
-        """Have the rows of nodes divided, and look for splits of their children."""
+        """Have parties divide the rows of `nodes`; choose splits of their children."""
         cuts = [self._cut(node, node.split) for node in nodes if node.split]
         parents = []
         for node, cut, left in zip(nodes, cuts, self.holders.split(cuts), strict=True):
@@ -183,7 +183,7 @@ class _Growth:
             node.sums = None
 
     def _cut(self, node: _Node, chosen: Chosen) -> Cut:
-        """Give numbers to a rule and to the children that it makes."""
+        """Return a node's chosen split, with new numbers for rule and children."""
         owner, column = self.columns[chosen.column]
         first = self.n_nodes[node.tree]
         self.n_nodes[node.tree] += 2
@@ -201,7 +201,7 @@ class _Growth:
         )
 
     def _children(self, node: _Node, cut: Cut, left: Truths) -> tuple[_Node, _Node]:
-        """Return the children of a node, the smaller one's rows summed up."""
+        """Return a node's left and right child; `left` is True at rows that go left."""
         n_left = int(np.count_nonzero(left[: node.n_rows]))
         rows = node.rows.compress(left), node.rows.compress(~left)
         sizes = n_left, node.n_rows - n_left
@@ -241,7 +241,7 @@ class _Growth:
             node.split, node.sums = split, sums[:, place] if split else None
 
     def _allowed(self, nodes: Sequence[_Node]) -> Truths | None:
-        """Draw the columns that every node may use, (nodes, F)."""
+        """Draw the columns each node may use, a mask (nodes, F); None: all of them."""
         if self.given.node_share >= 1:
             return None
         n_columns = len(self.columns)
@@ -254,7 +254,7 @@ class _Growth:
         return allowed
 
     def finish(self, root: _Node) -> Grown:
-        """Return the tree of all splits that hold, nodes numbered anew."""
+        """Return the final tree below `root`, with nodes numbered anew from 0."""
         inner = set(map(id, self._picked(root)))
         nodes, leaves = [root], np.zeros(len(root.rows), dtype=np.int64)
         columns = []  # of a tree, but for values: one row for each node

@@ -49,7 +49,7 @@ class BinLayout:
         return np.repeat(np.arange(self.n_columns), self.sizes)
 
     def only(self, used: Truths) -> BinLayout:
-        """Return the layout of some columns, (F,)."""
+        """Return the layout of the columns where the mask (F,) is True."""
         return BinLayout(self.sizes[used], self.missing[used], self.categorical[used])
 
     @classmethod

@@ -32,7 +32,7 @@ class LeafOrder:
     n_outputs: int
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be of trees."""
+        """Raise ValueError where sizes or outputs are too many, or of no trees."""
         fits = len(self.sizes) == len(self.outputs) <= MOST_VALUES
         fits = fits and 0 < self.n_outputs <= MOST_OUTPUTS
         # Each by itself: a sum of large ones may come out small.
@@ -54,7 +54,7 @@ class LeafOrder:
 
     @property
     def terms(self) -> list[LeafPlaces]:
-        """Return by output the leaves that add to it."""
+        """Return for each output the numbers of the leaves that add to it."""
         tree_of = np.repeat(self.outputs, self.sizes)
         return [
             np.flatnonzero((tree_of == k) | (tree_of == EVERY_OUTPUT))
@@ -94,11 +94,11 @@ class LeafSplits:
 
     @property
     def complexity(self) -> int:
-        """Return in how many ways rows can pass through the trees with its splits.
+        """Return in how many ways rows can pass the trees by this party's splits.
 
-        The product over trees of the leaves below a split of this party, as FATE
-        counts them (``count_complexity`` of its predictor); a tree without its splits
-        counts as one way.
+        The product over trees of the leaves below a split of this party, as FATE counts
+        them (``count_complexity`` of its predictor); a tree without its splits counts
+        as one way.
         """
         below = np.zeros(self.order.n_leaves, dtype=np.bool_)
         for first, _, end in self.places:
@@ -117,7 +117,7 @@ class LeafTable:
 
     @classmethod
     def of(cls, trees: TreeSum, sizes: Sequence[int]) -> Self:
-        """Take over trees; `sizes` are the components of every party."""
+        """Return the leaves of the server's trees; `sizes` are parties' components."""
         children = trees.children.cpu().numpy()
         nodes = np.arange(len(children))
         is_leaf = (children == nodes[:, None]).all(axis=1)

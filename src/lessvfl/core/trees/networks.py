@@ -81,7 +81,7 @@ class Splits(GrownNetwork):
         return max(1, len(self.rules))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map encoded rows (n, columns) to 1 where a split sends a row left."""
+        """Map encoded rows (n, columns) to (n, splits), 1 where a split says left."""
         codes = self.bins.codes(self.cells.cells(x.cpu().numpy()))
         goes_left = np.zeros((self.n_outputs, len(x)), dtype=np.float32)
         by_column: dict[int, list[int]] = {}
@@ -110,7 +110,7 @@ class Splits(GrownNetwork):
         return Splits(cells, bins, tuple(rules), self.weights[:, slots])
 
     def state(self) -> dict[str, Tensor]:
-        """Return all of it as tensors."""
+        """Return columns, bins and rules as tensors by name, for :meth:`of_state`."""
         bins, cells = self.bins, self.cells
         arrays = {
             "sources": cells.sources,
@@ -131,7 +131,7 @@ class Splits(GrownNetwork):
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> Splits:
-        """Return what :meth:`state` gave; refuse what does not fit together."""
+        """Return the splits that :meth:`state` gave; ValueError if they do not fit."""
         arrays = {name: tensor.cpu().numpy() for name, tensor in state.items()}
         n_columns, n_cells = arrays["weights"].shape[1], len(arrays["flags"])
         names = ("sources", "groups", "n_ends", "missing", "categorical")
@@ -208,7 +208,7 @@ class TreeSum(GrownNetwork):
         )
 
     def splits_of(self, sizes: Sequence[int]) -> list[int]:
-        """Return how many splits every party has, by its number of components."""
+        """Return how many nodes ask each party; `sizes` are the components of each."""
         nodes = torch.arange(len(self.children), device=self.children.device)
         asked = self.components[self.children[:, 0] != nodes]
         every = torch.bincount(asked, minlength=sum(sizes))
@@ -216,7 +216,7 @@ class TreeSum(GrownNetwork):
 
     @functools.cached_property
     def depth(self) -> int:
-        """Return the most splits that a row passes."""
+        """Return the most splits that a row passes in any tree."""
         depth = np.zeros(len(self.children), dtype=np.int64)
         for node, below in enumerate(self.children.tolist()):  # after their parents
             if below[0] != node:
@@ -233,7 +233,7 @@ class TreeSum(GrownNetwork):
         return self.finished(self.summed(x))
 
     def summed(self, x: Tensor) -> Tensor:
-        """Map what splits say (n, components) to the sum over trees, (n, K)."""
+        """Map what splits say (n, components) to start plus leaf values, (n, K)."""
         parts = []
         for rows in torch.split(x, ROWS):
             z = self.start.expand(len(rows), -1).clone()
@@ -265,7 +265,7 @@ class TreeSum(GrownNetwork):
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> TreeSum:
-        """Return what :meth:`state` gave; refuse what does not fit together."""
+        """Return the trees that :meth:`state` gave; ValueError if they do not fit."""
         arrays = {name: tensor.cpu().numpy() for name, tensor in state.items()}
         children, n_nodes = arrays["children"], len(arrays["values"])
         _check(children.shape == (n_nodes, 2))

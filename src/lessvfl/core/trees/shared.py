@@ -57,9 +57,9 @@ def masked_table(mask: Tensor, codes: CellCodes, layout: BinLayout) -> Tensor:
 
 
 def times(table: Tensor, values: Tensor, nodes: Sequence[NodeRows]) -> Tensor:
-    """Return table' values of the rows of every node, (V, nodes, T).
+    """Return table' values summed over the rows of every node, (V, nodes, T).
 
-    `table` is (N, T), `values` are those of K trees, (K, V, N).
+    `table` (N, T) is by row and bin, `values` (K, V, N) by tree; a node names its tree.
     """
     n_bins = table.shape[1]
     check_size(values.shape[1], len(nodes), n_bins)
@@ -83,7 +83,7 @@ def in_parts(values: Tensor) -> FixedPoint:
 
 
 def put_together(sums: Sums, ring: Ring) -> Tensor:
-    """Return the sums (V, nodes, T) of elements from those of their parts."""
+    """Return sums (V, nodes, T) of ring elements, given those of their 32-bit parts."""
     whole = torch.from_numpy(sums).long()
     if ring.bits == 64:
         low, high = whole.chunk(2)
@@ -92,9 +92,9 @@ def put_together(sums: Sums, ring: Ring) -> Tensor:
 
 
 def with_last(sums: Sums, totals: Sums, layout: BinLayout) -> Sums:
-    """Return sums (Q + 2, nodes, T) of all bins from those of the free ones.
+    """Return sums (Q + 2, nodes, T) of all bins, given those of all but last ones.
 
-    `totals` are those of nodes, (Q + 2, nodes).
+    `totals` (Q + 2, nodes) are of whole nodes: the last bin of a column has the rest.
     """
     free = free_bins(layout)
     whole = np.zeros((*sums.shape[:2], layout.n_bins))

@@ -87,7 +87,7 @@ class FixedPoint:
 
     @functools.cached_property
     def packed(self) -> NDArray[np.complex128]:
-        """Return complex numbers (P, K x N) that :func:`sum_by_bin` sums."""
+        """Return complex numbers (P, K x N), P = Q // 2 + 1, for :func:`sum_by_bin`."""
         g, h = self.gradient, self.hessian
         n_trees, n_gradients, n_rows = g.shape
         packed = np.zeros((n_gradients // 2 + 1, n_trees, n_rows), dtype=np.complex128)
@@ -182,11 +182,11 @@ def _add_pairs(pairs: NDArray[np.complex128], sums: Sums) -> None:
 def pack(
     sums: Sums, bits: int, sizes: NDArray[np.int64]
 ) -> tuple[NDArray[np.signedinteger], NDArray[np.float64]]:
-    """Round the sums of every node and column to 32, 16 or 8 bits, or leave them.
+    """Round sums (Q + 2, nodes, T) to whole numbers of 32, 16 or 8 `bits`, to be sent.
 
-    Columns have so many bins (F,), side by side. Sums that fit stay exact. Returns
-    levels (Q + 2, nodes, T) of `bits` bits, and what each stands for: units (Q + 2,
-    nodes, F) that are powers of two.
+    `sizes` (F,) is how many of the T bins each column has. Small enough sums stay
+    exact. Returns levels (Q + 2, nodes, T), and the units (Q + 2, nodes, F), powers of
+    two, that they are multiples of.
 
     >>> two_columns = np.array([2, 3])
     >>> sums = np.array([[[3.0, -100.0, 1000.0, 7.0, 4.0]]])
@@ -205,5 +205,5 @@ def unpack(
     units: NDArray[np.float64],
     sizes: NDArray[np.int64],
 ) -> Sums:
-    """Return the sums that levels of :func:`pack` stand for."""
+    """Return the sums (Q + 2, nodes, T) that :func:`pack` made levels and units of."""
     return np.asarray(levels * np.repeat(units, sizes, axis=2))

@@ -35,7 +35,7 @@ class TreeTargets:
     def of(
         cls, y: NDArray[np.generic], task: Task, weight: RowValues | None = None
     ) -> TreeTargets:
-        """Take labels; without weights all rows weigh 1."""
+        """Take labels (N,) and row weights (N,); without weights all rows weigh 1."""
         values = y.astype(np.float64)
         n_classes = int(values.max()) + 1 if task == "multiclass" else 2
         weights = np.ones(len(values)) if weight is None else weight.astype(np.float64)

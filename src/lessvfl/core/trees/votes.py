@@ -61,7 +61,7 @@ class Votes(GrownNetwork):
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> Votes:
-        """Return what :meth:`state` gave; refuse what does not fit together."""
+        """Return the trees that :meth:`state` gave; ValueError if they do not fit."""
         trees = {
             name.removeprefix(TREES): part
             for name, part in state.items()
@@ -129,7 +129,7 @@ class VoteSum(GrownNetwork):
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> VoteSum:
-        """Return what :meth:`state` gave; refuse what does not fit together."""
+        """Return the sum that :meth:`state` gave; ValueError if arrays do not fit."""
         n_parties, votes = len(state["counts"]), cls(**state)
         fits = n_parties == len(votes.splits) > 0
         fits = fits and votes.weights.shape[1] % n_parties == 0

@@ -181,7 +181,7 @@ def _folder(data_dir: str | Path | None) -> Path | None:
 
 
 def is_file(text: str) -> bool:
-    """Tell a path from the name of a data set."""
+    """Tell whether a text is the path of a file, and not the name of a data set."""
     separators = [mark for mark in (os.sep, os.altsep) if mark]
     return (
         any(mark in text for mark in separators)

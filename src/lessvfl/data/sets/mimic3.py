@@ -179,7 +179,7 @@ def _lines(path: Path) -> list[list[str]]:
 
 
 def _read_stay(path: Path) -> Floats:
-    """Return the 714 statistics of one stay."""
+    """Return the 714 statistics of the stay in the file at `path`."""
     try:
         header, *rows = _lines(path)
     except OSError:

@@ -82,7 +82,7 @@ class SourceFiles:
 
 
 def _unpacked(path: Path, folder: Path) -> Path:
-    """Unpack an archive, and nothing outside of the folder."""
+    """Unpack the archive at `path` into `folder`, and return `folder`."""
     if path.suffix.lower() == ".zip":
         with zipfile.ZipFile(path) as archive:
             archive.extractall(folder)
@@ -173,7 +173,7 @@ def read_mfeat(given: SourceFiles) -> NamedArrays:
 
 
 def read_credit(given: SourceFiles) -> NamedArrays:
-    """Read the workbook, or a .csv of it: ID, 23 columns, label."""
+    """Read the workbook of the data set, or a .csv of it: ID, 23 columns, label."""
     raw = readers.read_table(given.only_file(".xls", ".xlsx", ".csv"))
     names, columns = raw.names, [raw.cells(name) for name in raw.names]
     if "LIMIT_BAL" not in names:  # the workbook has a line above its names

@@ -47,7 +47,7 @@ class SyntheticConfig(settings.Section):
 
 
 def load(options: Mapping[str, Any]) -> Dataset:
-    """Generate the data set."""
+    """Generate the synthetic data set; `options` are fields of `SyntheticConfig`."""
     known = settings.fields_of([SyntheticConfig])
     values: dict[str, Any] = {}
     for name, value in options.items():
@@ -92,7 +92,7 @@ def _significant(config: SyntheticConfig) -> NDArray[np.bool_]:
 
 
 def _features(config: SyntheticConfig) -> Floats:
-    """Draw standard normal features, any two of them with the same correlation."""
+    """Draw standard normal features (N, M·d), any two with the same correlation."""
     rng = np.random.default_rng(stream_seed(config.seed, "features"))
     n = config.n_samples + config.n_test
     d = config.n_parties * (config.n_significant + config.n_noise)

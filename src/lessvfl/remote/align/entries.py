@@ -58,7 +58,7 @@ class Entries(Sequence[bytes]):
         return bool((self.array[:-1] < self.array[1:]).all())
 
     def find(self, wanted: Entries) -> Positions:
-        """Return where each wanted entry is in these sorted ones; -1: nowhere."""
+        """Return for each wanted entry its place in these sorted ones; -1: nowhere."""
         places = np.empty(len(wanted), dtype=np.int64)
         for start in range(0, len(wanted), AT_ONCE):
             some = wanted.array[start : start + AT_ONCE]

@@ -57,7 +57,7 @@ class Aligner(messages.Side):
         self._hello: bytes | None = None
 
     def hello(self) -> bytes:
-        """Return the message to every party, the same for all."""
+        """Return the first message of alignment, the same for every party."""
         if self._hello is None:
             kind = "absent" if self.ids is None else self.ids.kind
             if self.mode == "psi":

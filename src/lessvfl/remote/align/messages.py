@@ -222,7 +222,7 @@ class Side:
     tell: Callable[[str], None] = lambda text: None  # hears how far it is
 
     def __post_init__(self) -> None:
-        """Refuse a table that cannot be aligned in this mode."""
+        """Refuse a secret of the wrong length, or ids that do not fit mode and rows."""
         if not isinstance(self.secret, bytes) or len(self.secret) != keys.SECRET_BYTES:
             raise ConfigError(  # it is never shown
                 f"The secret of alignment must be {keys.SECRET_BYTES} bytes."

@@ -129,10 +129,10 @@ def _filled(template: str, /, **values: object) -> str:
 def _party_texts(
     name: str, host: str | None, *, requested: bool = False
 ) -> dict[str, bytes]:
-    """Return a party's ready config and its README, as files by name.
+    """Return a party's ready config and README, as contents by file name.
 
-    `host` is where the server is, this machine unless given. A party that `requested`
-    its certificate made its key itself.
+    `host` is where the server is (None: this machine). A party that `requested` its
+    certificate made its key itself.
     """
     config = _filled(
         "party.yaml",
@@ -271,7 +271,7 @@ def check_pair(cert: Path, key: Path, ca: Path, role: Role | None = None) -> str
 
 
 def check_name(name: str) -> None:
-    """Check that a party may have this name."""
+    """Raise a ConfigError unless `name` is a name that a party may have."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             "A party's name must be 1 to 64 letters, digits, '_', '.' or '-', the "
@@ -291,7 +291,7 @@ def _check_days(days: int) -> None:
 
 
 def _check_free(folder: Path) -> None:
-    """Check that a folder can be made; one with content is left alone."""
+    """Raise an error unless `folder` can be made, or is there and empty."""
     if (folder / "ca" / "ca.pem").exists():
         raise ConfigError(
             f"'{folder}' already holds a CA, and nothing is overwritten: give a new "

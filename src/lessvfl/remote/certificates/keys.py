@@ -100,7 +100,7 @@ def party_name(name: str) -> x509.GeneralName:
 
 
 def host_name(host: str) -> x509.GeneralName:
-    """Return the server's host name or address as a subjectAltName holds it."""
+    """Return the server's host name or IP address, as a subjectAltName holds it."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -122,7 +122,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def new_request(name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a request to sign a party's key, as PEM."""
+    """Return a PEM request to sign a party's key; `key` is the private one."""
     return (
         x509.CertificateSigningRequestBuilder()
         .subject_name(subject(name))
@@ -239,7 +239,7 @@ def _read(path: Path, what: str, load: Callable[[bytes], _T], must: str) -> _T:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Return the first certificate of a file."""
+    """Return the first certificate in a PEM file, or raise a ConfigError."""
 
     def load(content: bytes) -> x509.Certificate:
         certificate = x509.load_pem_x509_certificate(content)
@@ -256,7 +256,7 @@ def read_authorities(path: Path) -> list[x509.Certificate]:
 
 
 def read_key(path: Path) -> PrivateKeyTypes:
-    """Return the private key of a file."""
+    """Return the private key in a PEM file, or raise a ConfigError."""
     content = read_bytes(path, "key", is_private=True)
     try:
         return serialization.load_pem_private_key(content, password=None)
@@ -270,7 +270,7 @@ def read_key(path: Path) -> PrivateKeyTypes:
 
 
 def read_authority(folder: Path) -> Authority:
-    """Return the CA of a folder, ready to sign."""
+    """Return the CA (certificate and private key) whose files are in `folder`."""
     certificate = read_certificate(folder / "ca.pem")
     key = read_key(folder / "ca-key.pem")
     if (
@@ -318,7 +318,7 @@ def read_request(path: Path) -> tuple[str, ec.EllipticCurvePublicKey]:
 def _extension(
     certificate: x509.Certificate, kind: type[_Extension]
 ) -> _Extension | None:
-    """Return an extension of a certificate; None if it has none that can be read."""
+    """Return a certificate's extension of this class; None if none can be read."""
     try:
         return certificate.extensions.get_extension_for_class(kind).value
     except (
@@ -331,7 +331,7 @@ def _extension(
 
 
 def role_of(certificate: x509.Certificate) -> Role:
-    """Return what a certificate is for."""
+    """Return whose a certificate is: a CA's, the server's, a party's, or "other"."""
     constraints = _extension(certificate, x509.BasicConstraints)
     if constraints is not None and constraints.ca:
         return "ca"

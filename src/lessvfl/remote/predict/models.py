@@ -168,7 +168,7 @@ class PartyModels:
         return OpenModel(message, torch.cat(noisy, dim=1), has_splits, none, spend)
 
     def _embed(self, model: FittedParty) -> Tensor:
-        """Return the embeddings of all rows; answers are looked up in them."""
+        """Return a model's embeddings of all rows of the table, one row for each."""
         cells, _ = model.encoding.apply(self._frame)
         x = torch.as_tensor(cells, dtype=model.net.input_weights.dtype)
         starts = range(0, len(x), ROWS_AT_ONCE)

@@ -191,7 +191,7 @@ class PredictingParty:
         return control.Declined(error.public)
 
     def handle(self, message: Any) -> Any:
-        """Answer one message of the server's, or decline to."""
+        """Return the reply to one message of the server's, or one that declines it."""
         self._declined = ""
         try:
             with in_a_sentence(self.name):

@@ -160,9 +160,9 @@ def draw(
 
 
 def home_file(seeds: Sequence[int]) -> str:
-    """Return the name of the party's file of what features add.
+    """Return the name of the party's own file of what features add, for these seeds.
 
-    It has the seeds, or a digest of many.
+    It has the seeds in it, or a digest where they are many.
     """
     whole = "-".join(map(str, seeds))
     if len(whole) > LONGEST_SEEDS:
@@ -227,10 +227,10 @@ def ask_why(
     places: Positions,
     most: int,
 ) -> list[dict[PartyId, FeatureShares]]:
-    """Return what the features of parties add to each part, of those that tell.
+    """Return what features add to each seed's model, by party, of parties that answer.
 
-    A party that fails to is a reason as a whole: asked again, others would be charged
-    again.
+    Up to `most` features a row. A party that fails counts as one reason without
+    features; nobody is asked again, since those that answered would be charged twice.
     """
     shares: list[dict[PartyId, FeatureShares]] = [{} for _ in asked]
     for party in parties:

@@ -193,7 +193,7 @@ class Predictor:
         )
 
     def _due(self, party: PartyId, request: Any) -> Due:
-        """Return what may come in reply to a request."""
+        """Return the bounds of what `party` may reply to `request`."""
         bounds: dict[type, Bound] = {}
         match request:
             case control.Ask(rows):
@@ -255,7 +255,7 @@ class Predictor:
         return len(self._session.places)
 
     def _begin_anew(self, ids: Ids) -> Session:
-        """Align rows for a new session, and save it.
+        """Align these ids with all parties, and return and save the new session.
 
         An alignment that broke off is repeated as the same session with the same
         messages, even after a restart: its name derives from the last session.
@@ -302,7 +302,7 @@ class Predictor:
         return all([self._open(party, session) for party in self.parties])
 
     def _open(self, party: PartyId, session: Session) -> bool:
-        """Have a party join a session; tell whether it knows the rows."""
+        """Have a party join a session; return whether it knows the common rows."""
         message = control.Open(
             self.record.header["run"],
             self.seeds,
@@ -378,7 +378,7 @@ class Predictor:
         return table, answers, missing
 
     def predict(self, places: Positions) -> Answers:
-        """Return what is predicted for the rows at these places."""
+        """Return predictions for the rows at these places in the common order."""
         if self._paths is not None:
             size = min(MOST_ROWS, self._paths.rows_at_once)
             batches = [

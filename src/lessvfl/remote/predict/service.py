@@ -183,7 +183,7 @@ class Worker:
         return known
 
     def _next(self) -> Pending | None:
-        """Return the next request; ping the parties while there is none."""
+        """Return the next request, or None; ping the parties while there is none."""
         while True:
             try:
                 return self._jobs.get(timeout=BEAT_SECONDS)
@@ -291,7 +291,7 @@ class PredictionSite(Site):
         return JSONResponse(words, 200 if whole else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """Count, for Prometheus."""
+        """Return a page of counts of requests and rows, in the format of Prometheus."""
         samples: list[prometheus.MetricSample] = []
         for name in COUNTS:  # one by one: other threads add to them
             n = self._worker.counts[name] + self.counts[name]
@@ -310,7 +310,7 @@ class PredictionSite(Site):
         return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
 
     def note(self, request: Request, status: int) -> None:
-        """Write a request down."""
+        """Write a request and the HTTP status of its reply to the journal."""
         path, token = request.scope["path"], request.state.token
         self._worker.counts["requests"] += path == "/predict"
         line: dict[str, Any] = {"token": None if token is None else token.right}
@@ -337,7 +337,7 @@ async def _wait_for(work: Callable[[], dict[str, Any]]) -> Response:
 
 
 def _ids(body: bytes | None) -> list[int | str]:
-    """Return the ids of a request, or refuse its body."""
+    """Return the list of ids in a request's JSON body, or raise an error about it."""
     try:
         wanted = {} if body == b"" else json.loads(body or b"")
     except (ValueError, RecursionError):  # lists a thousand deep are no JSON either

@@ -181,7 +181,7 @@ def _cut_off(
 
 
 def _notes(numbers: Mapping[str, Any]) -> list[str]:
-    """Say on which rows was chosen what is reported."""
+    """Return sentences that say on which rows the cut-off and the like were chosen."""
     named = {"recalibration": "recalibration", "cut_off": "cut-off"}
     what = [words for name, words in named.items() if numbers[name]]
     if not what:

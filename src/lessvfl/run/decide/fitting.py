@@ -218,7 +218,7 @@ def cross_fit(
 
 
 def _folds(rows: ScoredRows) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the rows to fit to and those to report on."""
+    """Yield for each fold the places of rows to fit to and of rows to report on."""
     from sklearn.model_selection import StratifiedKFold
 
     sizes = np.bincount(rows.y, minlength=len(rows.label_names))

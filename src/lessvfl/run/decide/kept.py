@@ -55,7 +55,7 @@ class KeptDecision:
         return z if self.recalibration is None else self.recalibration.apply(z)
 
     def of_classes(self, n_classes: int) -> KeptDecision:
-        """Return it for a model of so many classes, or refuse a cut-off of others."""
+        """Return this decision, or refuse it if its cut-off is not of `n_classes`."""
         if self.threshold is None or len(self.threshold) == n_classes:
             return self
         raise RecordError(
@@ -88,7 +88,7 @@ class KeptDecision:
         return {"recalibration": kind, **{name: self.about.get(name) for name in names}}
 
     def write(self, folder: Path, model: str) -> Path:
-        """Write it beside the model with this digest; return the file."""
+        """Write this decision beside the model with digest `model`; return its path."""
         how = self.recalibration
         content = {
             "model": model,

@@ -156,7 +156,7 @@ def _rows(model: FittedServer, y: NDArray[Any], z: Reals) -> ScoredRows:
 
 
 def _numbers(columns: Mapping[str, NDArray[Any]], name: str) -> Reals:
-    """Return a column of predictions as numbers."""
+    """Return the column `name` of predictions as numbers (N,), or refuse others."""
     if name not in columns:
         raise DataError(
             f"Predictions must have the column '{name}', as 'lessvfl predict server' "

@@ -121,7 +121,7 @@ def calibration_error(p: NDArray[Any], y: NDArray[np.int64]) -> float:
 
 
 def ranking(rows: ScoredRows) -> dict[str, Any]:
-    """Return KS, Gini, curves, lift and calibration, as far as the task has them."""
+    """Return KS, Gini, curves, lift and calibration of rows, those the task has."""
     if rows.task == "regression":
         return {"calibration": calibration(rows.z[:, 0], rows.y)}
     if rows.task == "multiclass":
@@ -139,7 +139,7 @@ def ranking(rows: ScoredRows) -> dict[str, Any]:
 
 
 def _of_classes(rows: ScoredRows) -> dict[str, Any]:
-    """Return what is said of each of many classes, and the means."""
+    """Return the scores of each class against the others, means, and calibration."""
     each: list[dict[str, Any]] = []
     for place, name in enumerate(rows.label_names):
         hits = rows.y == place
@@ -261,7 +261,7 @@ def by_group(
 
 
 def _group_numbers(rows: ScoredRows, decided: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the numbers of one group."""
+    """Return the scores of the rows of one group; `decided` (N,) are their classes."""
     y = rows.y
     if rows.task == "regression":
         error = rows.z[:, 0] - y
