@@ -202,6 +202,18 @@ def test_components_that_do_not_matter_are_sent_no_more(kept):
     assert torch.allclose(after, before[:, list(kept)], rtol=1e-12)
 
 
+def test_components_are_numbered_as_they_are_left():
+    party = a_party()
+    free = dataclasses.replace(SELECT, lam=0.0)
+    before = embedding(party, Embed("embed", "train")).block.values
+    wide = before.shape[1]
+    party.handle(Select(tuple(range(1, wide)), free))
+    party.handle(Select((wide - 2,), free))
+    after = embedding(party, Embed("embed", "train")).block.values
+    assert torch.allclose(after, before[:, -1:], rtol=1e-12)
+    assert party.outcome().outputs == (False,) * (wide - 1) + (True,)
+
+
 def test_selected_features_alone_enter_the_network():
     party = a_party()
     assert not done(party, Select(None, SELECT)).silent

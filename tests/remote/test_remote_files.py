@@ -18,12 +18,14 @@ from lessvfl import data
 from lessvfl.cli import remote
 from lessvfl.data import Roles, stored
 from lessvfl.errors import ConfigError, DataError, RecordError
-from lessvfl.remote import config, identity, localhost, tables
+from lessvfl.remote import config, identity, localhost, spent, tables
 from lessvfl.remote.checkpoint import State, read_state, write_state
 from lessvfl.remote.config import PartyConfig, ServerConfig
 from lessvfl.remote.party import PartyProcess
+from lessvfl.remote.policy import Policy, PolicyChecker
 from lessvfl.remote.seed import SERVER
 from lessvfl.remote.server import ServerProcess
+from lessvfl.remote.spent import PredictionBudget
 from lessvfl.remote.tables import LabelTable
 from lessvfl.run import profiles, simulate, verdicts
 from lessvfl.run.record import RunRecord, write_atomically
@@ -721,3 +723,17 @@ def test_a_policy_from_python_is_a_policy():
     """A mapping would lose a name that is misspelt."""
     with pytest.raises(ConfigError, match="The 'policy' setting must be"):
         PartyConfig(policy={"ruonds": 5})  # type: ignore[arg-type]
+
+
+def test_what_could_not_be_written_is_not_spent(tmp_path, monkeypatch):
+    def full(*what):
+        raise OSError("no space left")
+
+    budget = PredictionBudget(tmp_path / "spent", PolicyChecker("clinic", Policy()))
+    with monkeypatch.context() as patch:
+        patch.setattr(spent, "write_state", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="no space"):
+                budget.rows(1, 1)
+    budget.rows(1, 1)
+    assert read_state(tmp_path / "spent").values["rows"] >= 4

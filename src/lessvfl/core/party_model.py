@@ -112,10 +112,11 @@ class PartyModel:
     # -------------------------------------------------------------------------- cutting
 
     def keep_components(self, components: tuple[int, ...]) -> None:
-        """Cut the network to these outputs."""
-        self.outputs = torch.zeros_like(self.outputs)
-        self.outputs[list(components)] = True
-        self.net = self.net.narrow(outputs=self.outputs)
+        """Cut the network to these of its outputs, numbered as they are now."""
+        kept = torch.zeros_like(self.outputs)
+        kept[self.outputs.nonzero().flatten()[list(components)]] = True
+        self.net = self.net.narrow(outputs=kept[self.outputs])
+        self.outputs = kept
 
     def freeze(self) -> None:
         """Remember network and embeddings as now, if a party left empty sends these."""

@@ -86,9 +86,9 @@ class _Seed:
             return False
         if self.values + n > (1 + SPARE) * planned:
             return False
-        self._add(view, place, n)
         with self._path.open("ab") as file:
             file.write(VIEW.pack(view, place, n))
+        self._add(view, place, n)  # not before: what is on no disk was not paid
         return True
 
 
@@ -128,8 +128,9 @@ class Budget:
         self._write({})
 
     def _write(self, ahead: dict[str, int]) -> None:
-        self._written = self.counts | ahead
-        write_state(self._path, State({}, self._written, self.secret))
+        written = self.counts | ahead
+        write_state(self._path, State({}, written, self.secret))
+        self._written = written  # not before: what is on no disk was not paid
 
 
 @dataclass(frozen=True)
